@@ -1,0 +1,41 @@
+# The two commands are `make demo` and `make test`; `make help` lists the rest.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo dev test lint lock clean
+
+help: ## List the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 15) else "Python 3.11 to 3.14 is needed; set PYTHON=python3.x")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(READY) ## Seed invented tenants, run the whole pass once, print what it found
+	@$(BIN)/forgetting demo
+
+dev: $(READY) ## Open the Dagster UI on the demo (http://127.0.0.1:3000)
+	@$(BIN)/forgetting dev --demo
+
+test: $(READY) ## Run the whole test suite
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -q $(ARGS)
+
+lint: $(READY) ## ruff, mypy, import-linter, sqlfluff
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/sqlfluff lint --processes 2 sql
+
+lock: $(READY) ## Resolve requirements.lock again from pyproject.toml
+	@$(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --no-strip-extras --no-header \
+	  --python-version 3.11 --group dev --upgrade --quiet pyproject.toml -o requirements.lock
+
+clean: ## Remove the environment and the embedded server's data
+	rm -rf $(VENV) .forgetting

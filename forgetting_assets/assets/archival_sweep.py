@@ -1,0 +1,64 @@
+"""Episodic evidence that was of no use, moved to the archive tier."""
+
+from collections.abc import Iterator
+
+import dagster as dg
+
+from forgetting_assets import metadata
+from forgetting_assets.assets.retention_proposals import retention_proposals
+from forgetting_assets.partitions import daily_tenant, selected
+from forgetting_assets.store import evidence
+from resources.clock import Clock
+from resources.database import Database
+from resources.flag import Flag
+from resources.policy import Policy
+
+TABLE = "forgetting.archival_sweep"
+
+
+@dg.asset(
+    deps=[retention_proposals],
+    partitions_def=daily_tenant,
+    group_name="forgetting",
+    owners=["team:memory-platform"],
+    kinds={"postgres", "sql"},
+    tags={"layer": "archive"},
+    code_version="1",
+    metadata={"dagster/table_name": TABLE},
+    output_required=False,
+)
+def archival_sweep(
+    context: dg.AssetExecutionContext,
+    database: Database,
+    flag: Flag,
+    policy: Policy,
+    clock: Clock,
+) -> Iterator[dg.MaterializeResult[None]]:
+    """Traces, logs, tool inputs, tool outputs and step outcomes that nobody used for the window.
+
+    An entry is archived when it is older than 7 days, was never credited, and was neither retrieved
+    nor touched by an outcome in that time. Without a known time it is never archived. Archiving
+    sets a marker: the entry leaves retrieval and stays reachable by its id. Oldest first, 500 a
+    partition. The sweep verifies the invariant and conservation before it commits.
+    """
+    if off := flag.why_archive_is_off():
+        context.log.info(off)
+        return
+    done: list[evidence.Sweep] = []
+    for partition in (partitions := list(selected(context, database, clock))):
+        if partition.tenant.archival_enabled:
+            done.append(evidence.sweep(database, partition, policy, clock.now()))
+        else:
+            context.log.info(f"{partition.tenant.slug} has archival off: no evidence was read.")
+    if not partitions:
+        return
+    yield dg.MaterializeResult(
+        metadata={
+            "dagster/partition_row_count": sum(each.archived_by_partition for each in done),
+            "dagster/column_schema": metadata.table_schema(database, TABLE),
+            "archived": sum(each.archived for each in done),
+            "archived_by_partition": sum(each.archived_by_partition for each in done),
+            "archived_in_all": sum(each.archived_in_all for each in done),
+            "entries": sum(each.entries for each in done),
+        }
+    )

@@ -1,0 +1,91 @@
+"""What the judge says of each candidate."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import dagster as dg
+
+from forgetting_assets import metadata
+from forgetting_assets.assets.conflict_pairs import conflict_pairs
+from forgetting_assets.assets.stale_candidates import stale_candidates
+from forgetting_assets.judge import Judged, judge
+from forgetting_assets.partitions import daily_tenant, selected
+from resources.budget import Budget
+from resources.clock import Clock
+from resources.database import Database
+from resources.flag import Flag
+from resources.gateway import Gateway
+from resources.policy import Policy
+
+TABLE = "forgetting.judged_verdicts"
+
+LINEAGE = metadata.lineage(
+    {
+        "memory_id": [("stale_candidates", "memory_id"), ("conflict_pairs", "older_id")],
+        "newer_id": [("conflict_pairs", "newer_id")],
+        "memory_type": [("stale_candidates", "memory_type"), ("conflict_pairs", "memory_type")],
+        "related_memory_id": [("stale_candidates", "newer_ids"), ("conflict_pairs", "newer_id")],
+    }
+)
+
+
+@dg.asset(
+    deps=[stale_candidates, conflict_pairs],
+    partitions_def=daily_tenant,
+    group_name="forgetting",
+    owners=["team:memory-platform"],
+    kinds={"postgres", "llm"},
+    tags={"layer": "verdicts"},
+    code_version="1",
+    pool="judge_gateway",
+    metadata={"dagster/table_name": TABLE},
+    output_required=False,
+)
+def judged_verdicts(
+    context: dg.AssetExecutionContext,
+    database: Database,
+    gateway: dg.ResourceParam[Gateway],
+    budget: Budget,
+    flag: Flag,
+    policy: Policy,
+    clock: Clock,
+) -> Iterator[dg.MaterializeResult[None]]:
+    """A typed verdict on each pair and each remaining single: keep, archive, supersede, conflict.
+
+    The judge reads batches of at most 12 items and answers one choice question an item; the
+    verdict's probability is the chosen answer's own. The tenant's opt-in is read before every send,
+    every call is metered, and each batch is committed as it returns. A verdict is never asked for
+    twice for the same input and model, so a partition materialized again costs nothing.
+    """
+    if off := flag.why_pass_is_off():
+        context.log.info(off)
+        return
+    done: list[Judged] = []
+    for partition in (partitions := list(selected(context, database, clock))):
+        if partition.tenant.judgment_enabled:
+            done.append(
+                judge(database, gateway, budget, clock, policy, partition, context.log.info)
+            )
+    if not partitions:
+        return
+    outcomes = sum((each.outcomes for each in done), Counter[str]())
+    for reason in (each.stopped for each in done if each.stopped):
+        context.log.warning(reason)
+    yield dg.MaterializeResult(
+        metadata={
+            "dagster/partition_row_count": outcomes.total(),
+            "dagster/column_schema": metadata.table_schema(database, TABLE),
+            "dagster/column_lineage": LINEAGE,
+            "model": gateway.pinned_model,
+            "items": sum(each.items for each in done),
+            "judged": sum(each.judged for each in done),
+            "reused": sum(each.reused for each in done),
+            "answers_rejected": sum(each.rejected for each in done),
+            "items_too_large": sum(each.too_large for each in done),
+            "calls": sum(each.calls for each in done),
+            "unpriced_calls": sum(each.unpriced_calls for each in done),
+            "spend_usd": float(sum(each.spend_usd for each in done)),
+            "stopped": [each.stopped for each in done if each.stopped],
+            **{f"verdicts_{action}": n for action, n in sorted(outcomes.items())},
+        }
+    )

@@ -1,0 +1,83 @@
+"""Zero episodic collapse on each asset, and conservation of the archive."""
+
+from collections.abc import Callable, Iterator
+
+import dagster as dg
+
+from forgetting_assets.assets.archival_sweep import archival_sweep
+from forgetting_assets.assets.conflict_pairs import conflict_pairs
+from forgetting_assets.assets.judged_verdicts import judged_verdicts
+from forgetting_assets.assets.retention_proposals import retention_proposals
+from forgetting_assets.assets.stale_candidates import stale_candidates
+from forgetting_assets.partitions import daily_tenant, selected
+from forgetting_assets.store import invariant
+from resources.clock import Clock
+from resources.database import Database
+
+COLLAPSE = """No episodic memory is collapsed. An event, a note or a piece of evidence never becomes
+archived, superseded, merged or unreachable because it resembles another or a judge said so. {what}
+A violation stops the run; its ids and reasons are in forgetting.invariant_results."""
+
+CONSERVED = """Archiving loses nothing: every entry that this partition archived is still there by
+its id, with exactly the bytes it was archived with."""
+
+
+def checks() -> Iterator[dg.AssetChecksDefinition]:
+    """Every blocking check of the pass."""
+    for asset, what in (
+        (conflict_pairs, "Here: no side of a pair is an event or a note."),
+        (stale_candidates, "Here: no candidate and no neighbour is an event or a note."),
+        (judged_verdicts, "Here: no standing verdict names an event or a note."),
+        (retention_proposals, "Here: no open or applied proposal names an event or a note."),
+        (archival_sweep, "Here: evidence was archived by a logged sweep, and only for disuse."),
+    ):
+        yield _check(
+            asset,
+            invariant.ZERO_EPISODIC_COLLAPSE,
+            f"collapse_in_{asset.key.to_user_string()}",
+            COLLAPSE.format(what=what),
+        )
+    yield _check(archival_sweep, invariant.CONSERVATION, "losses_of_archive", CONSERVED)
+
+
+def _check(
+    asset: dg.AssetsDefinition, name: str, look: str, description: str
+) -> dg.AssetChecksDefinition:
+    decorate: Callable[..., dg.AssetChecksDefinition] = dg.asset_check(
+        asset=asset,
+        name=name,
+        description=" ".join(description.split()),
+        blocking=True,
+        partitions_def=daily_tenant,
+    )
+
+    @decorate
+    def check(
+        context: dg.AssetCheckExecutionContext, database: Database, clock: Clock
+    ) -> dg.AssetCheckResult:
+        found: list[invariant.Violation] = []
+        partitions = list(selected(context, database, clock))
+        for partition in partitions:
+            with database.tenant(partition.user_id) as tx:
+                here = invariant.violations(tx, partition, look)
+            invariant.record(
+                database,
+                partition,
+                asset.key.to_user_string(),
+                name,
+                here,
+                run_id=context.run.run_id,
+                checked_at=clock.now(),
+            )
+            found += here
+        return dg.AssetCheckResult(
+            passed=not found,
+            severity=dg.AssetCheckSeverity.ERROR,
+            metadata={
+                "violations": len(found),
+                "partitions": len(partitions),
+                "reasons": [f"{each.id}: {each.reason}" for each in found[:20]],
+            },
+        )
+
+    return check

@@ -1,0 +1,321 @@
+"""The command line: `forgetting …`. An error is one sentence on standard error and exit code 1."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+from uuid import UUID
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from forgetting_assets import importing, review
+from forgetting_assets.partition import of_day, parse_day
+from forgetting_assets.store import evidence, tenants
+from resources import addresses, migrations, settings
+from resources.addresses import Addresses
+from resources.clock import Clock
+from resources.database import Database
+from resources.errors import ConfigurationError, ForgettingError
+
+app = typer.Typer(
+    help="A nightly forgetting pass for agents' long-term memory. Nothing is ever deleted by it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+tenants_app = typer.Typer(help="The tenants and what they agreed to.", no_args_is_help=True)
+review_app = typer.Typer(help="Decide the proposals that wait for a human.", no_args_is_help=True)
+evidence_app = typer.Typer(help="Episodic evidence and its archive tier.", no_args_is_help=True)
+app.add_typer(tenants_app, name="tenants")
+app.add_typer(review_app, name="review")
+app.add_typer(evidence_app, name="evidence")
+
+TenantOption = Annotated[str, typer.Option("--tenant", help="The tenant's slug.")]
+ProposalId = Annotated[UUID, typer.Argument(metavar="ID", help="The proposal's id.")]
+
+console = Console(highlight=False)
+
+
+def main() -> None:
+    """Run the command line. Errors of ours become one sentence; others keep their traceback."""
+    try:
+        app()
+    except ForgettingError as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        sys.exit(1)
+
+
+@app.command()
+def demo() -> None:
+    """Seed three invented tenants, run yesterday's pass for each, and print what it found.
+
+    A scripted judge answers, so no key is needed and nothing is sent anywhere. A second run changes
+    nothing and costs nothing.
+    """
+    from forgetting_assets import report
+    from forgetting_assets.demo import seed
+
+    os.environ.update(DEMO_ENVIRONMENT)
+    places = _prepared()
+    if places.admin is None:
+        raise ConfigurationError(migrations.NO_OWNER)
+    with _database() as database:
+        now = Clock().now()
+        slugs = seed.seed(database, places.admin, now)
+        report.run_pass(console, database, report.yesterdays(database, slugs, now))
+    _say(NEXT_STEPS.format(slug=slugs[0]))
+
+
+NEXT_STEPS = """\
+A scripted judge gave these verdicts from a fixture; no model judged anything.
+
+Open the UI:         make dev
+See the proposals:   .venv/bin/forgetting review list --tenant {slug}
+Look at one:         .venv/bin/forgetting review show ID --tenant {slug}
+Decide it:           .venv/bin/forgetting review accept ID --tenant {slug}   (or reject)"""
+
+DEMO_ENVIRONMENT = {
+    "FORGETTING_GATEWAY": "scripted",
+    "FORGETTING_PASS_ENABLED": "true",
+    "FORGETTING_ARCHIVE_ENABLED": "true",
+}
+
+
+@app.command()
+def dev(
+    host: Annotated[str, typer.Option(help="The UI has no login: keep it local.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The UI's port.")] = 3000,
+    demo: Annotated[bool, typer.Option("--demo", help="Flags on, scripted judge.")] = False,
+) -> None:
+    """Start the Dagster UI, and the embedded server where DATABASE_URL is not set.
+
+    Ctrl-C stops everything that it started.
+    """
+    from forgetting_assets import instance
+
+    if demo:
+        os.environ.update(DEMO_ENVIRONMENT)
+    _prepared()
+    with _database():
+        pass  # the guard speaks here, before any process starts
+    _say(f"The Dagster UI opens at http://{host}:{port}. Ctrl-C stops it.")
+    raise typer.Exit(instance.develop(host, port))
+
+
+@app.command()
+def migrate() -> None:
+    """Bring the database to the current schema, as the owner in DATABASE_ADMIN_URL.
+
+    Creates the runtime role and Dagster's database where they are missing. A second run changes
+    nothing.
+    """
+    migrations.migrate(addresses.resolve(settings.read()))
+    _say("The schema is current.")
+
+
+@app.command("import")
+def import_(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Memories as JSON lines.")],
+    tenant: TenantOption,
+) -> None:
+    """Import memories from JSON lines: all of the file or nothing of it.
+
+    Creates the tenant, with judgment and archival off. A bad line is named by number and reason.
+    Importing the same file again adds nothing.
+    """
+    _prepared()
+    with _database() as database:
+        if database.is_demo():
+            raise ConfigurationError(
+                "This database is a demo, whose judge is scripted: import into another one. "
+                "Set FORGETTING_HOME to an empty folder, or DATABASE_URL."
+            )
+        done = importing.import_file(database, file, tenant, Clock().now())
+    _say(f"{done.added} memories added, {done.known} were there already.")
+
+
+@app.command()
+def run(
+    tenant: TenantOption,
+    date: Annotated[str, typer.Option(help="The UTC day to judge, YYYY-MM-DD.")],
+) -> None:
+    """Run the pass once for one tenant and day, and record it where the UI sees it.
+
+    With FORGETTING_PASS_ENABLED off it says so, reads nothing and exits with 0.
+    """
+    read = settings.read()
+    run_date = parse_day(date)
+    if not read.forgetting_pass_enabled:
+        _say("FORGETTING_PASS_ENABLED is off: nothing was read.")
+        return
+    _prepared()
+    from forgetting_assets import report
+
+    with _database() as database:
+        partition = of_day(run_date, tenants.find_active(database, tenant), Clock().now())
+        report.run_pass(console, database, [partition])
+
+
+@tenants_app.command("list")
+def tenants_list() -> None:
+    """Show every tenant and what it agreed to."""
+    _prepared()
+    table = Table("tenant", "judgment", "archival", "retired")
+    with _database() as database:
+        for each in tenants.all_tenants(database):
+            table.add_row(
+                each.slug,
+                "on" if each.judgment_enabled else "off",
+                "on" if each.archival_enabled else "off",
+                f"{each.retired_at:%Y-%m-%d}" if each.retired_at else "",
+            )
+    console.print(table)
+
+
+Judgment = Annotated[bool, typer.Option("--judgment", help="The judge may read its memories.")]
+Archival = Annotated[bool, typer.Option("--archival", help="The sweep may archive evidence.")]
+
+
+@tenants_app.command("opt-in")
+def opt_in(
+    slug: Annotated[str, typer.Argument(metavar="SLUG")],
+    judgment: Judgment = False,
+    archival: Archival = False,
+) -> None:
+    """Turn judgment, archival or both on for a tenant."""
+    _consent(slug, judgment, archival, on=True)
+
+
+@tenants_app.command("opt-out")
+def opt_out(
+    slug: Annotated[str, typer.Argument(metavar="SLUG")],
+    judgment: Judgment = False,
+    archival: Archival = False,
+) -> None:
+    """Turn judgment, archival or both off. A pass under way stops before its next send."""
+    _consent(slug, judgment, archival, on=False)
+
+
+def _consent(slug: str, judgment: bool, archival: bool, *, on: bool) -> None:
+    if not (judgment or archival):
+        raise ConfigurationError("Say what: --judgment, --archival or both.")
+    _prepared()
+    with _database() as database:
+        tenants.consent(
+            database,
+            slug,
+            judgment=on if judgment else None,
+            archival=on if archival else None,
+        )
+    what = " and ".join(["judgment"] * judgment + ["archival"] * archival)
+    _say(f"{slug}: {what} {'on' if on else 'off'}.")
+
+
+@review_app.command("list")
+def review_list(tenant: TenantOption) -> None:
+    """List the open proposals of a tenant, oldest first."""
+    with _tenant(tenant) as (database, user_id):
+        waiting = review.list_open(database, user_id)
+    for row in waiting:
+        by = f" by: {row.related_topic}" if row.action == "supersede" else ""
+        by = f" with: {row.related_topic}" if row.action == "conflict" else by
+        _say(
+            f"{row.id}  {row.action:<9} {row.probability:.2f}  {row.memory_type}, untouched since "
+            f"{row.freshness:%Y-%m-%d}\n    {row.topic}{by}"
+        )
+    _say(f"{len(waiting)} open proposals.")
+
+
+@review_app.command("show")
+def review_show(proposal: ProposalId, tenant: TenantOption) -> None:
+    """Show one proposal: both memories, their ages and the judge's whole distribution."""
+    with _tenant(tenant) as (database, user_id):
+        row = review.show(database, user_id, proposal)
+    age = (Clock().now() - row["freshness"]).days
+    project = f"/{row['project']}" if row["project"] else ""
+    _say(
+        f"{row['action']} ({row['status']}), probability {row['probability']:.2f}, "
+        f"by {row['model']}\n\n"
+        f"Memory {row['memory_id']}: {row['memory_type']}, {row['scope']}{project}, "
+        f"untouched for {age} days\n"
+        + _memory(row["topic"], row["content"], row["memory_created_at"])
+    )
+    if row["related_memory_id"]:
+        _say(
+            f"\nNewer memory {row['related_memory_id']}\n"
+            + _memory(row["related_topic"], row["related_content"], row["related_created_at"])
+        )
+    _say("\nWhat the judge made of it")
+    for key, probability in sorted(row["probabilities"].items(), key=lambda each: -each[1]):
+        _say(f"  {key:<18} {probability:>5.2f} {'█' * round(probability * 30)}")
+
+
+@review_app.command("accept")
+def review_accept(proposal: ProposalId, tenant: TenantOption) -> None:
+    """Apply a proposal: archive, supersede, or record that a conflict was seen."""
+    with _tenant(tenant) as (database, user_id):
+        changed = review.accept(database, user_id, proposal, Clock().now())
+    _say(f"Applied: {changed} memories changed.")
+
+
+@review_app.command("reject")
+def review_reject(proposal: ProposalId, tenant: TenantOption) -> None:
+    """Say no: final for this memory and action until the memory changes or is reviewed."""
+    with _tenant(tenant) as (database, user_id):
+        review.reject(database, user_id, proposal, Clock().now())
+    _say("Rejected: no memory changed.")
+
+
+@evidence_app.command("dereference")
+def evidence_dereference(
+    entry: Annotated[UUID, typer.Argument(metavar="ID", help="The entry's id.")],
+    tenant: TenantOption,
+) -> None:
+    """Print one entry of any tier, exactly as it was recorded."""
+    with _tenant(tenant) as (database, user_id):
+        found = evidence.dereference(database, user_id, entry)
+    sys.stdout.write(found.content)
+
+
+def _say(text: str) -> None:
+    """Print text as it is: neither markup nor wrapping."""
+    console.print(text, markup=False, soft_wrap=True)
+
+
+def _memory(topic: str, content: str, created_at: datetime) -> str:
+    return f"  {topic} (recorded {created_at:%Y-%m-%d})\n  {content}"
+
+
+def _prepared() -> Addresses:
+    """The databases, migrated where they are embedded, and Dagster's environment set."""
+    from forgetting_assets import instance
+
+    read = settings.read()
+    places = addresses.resolve(read)
+    if read.database_url is None:
+        migrations.migrate(places)
+    instance.prepare(places, read)
+    return places
+
+
+@contextmanager
+def _database() -> Iterator[Database]:
+    database = Database().connect()
+    try:
+        yield database
+    finally:
+        database.close()
+
+
+@contextmanager
+def _tenant(slug: str) -> Iterator[tuple[Database, UUID]]:
+    _prepared()
+    with _database() as database:
+        yield database, tenants.find(database, slug).user_id

@@ -1,0 +1,221 @@
+"""Bringing memories in from JSON lines: all of a file or nothing of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+import sql
+from forgetting_assets.store import tenants
+from resources.database import Database, TenantTransaction
+from resources.errors import ImportRefused, StoreRefused
+
+QUERIES = sql.load("memories")
+DIMENSIONS = 1536
+SHOWN = 20
+"""Bad lines that one refusal names at most."""
+CHUNK = 500
+"""Memories that one statement inserts."""
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+NonEmpty = Annotated[str, Field(min_length=1)]
+
+
+class MemoryRecord(BaseModel):
+    """One line of an import. Times carry an offset; ``embedding`` has 1,536 values or is null."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    id: UUID
+    memory_type: Literal[
+        "decision", "commitment", "blocker", "fact", "preference", "pattern", "note", "event"
+    ]
+    scope: NonEmpty = "personal"
+    project: NonEmpty | None = None
+    topic: NonEmpty
+    content: NonEmpty
+    created_at: AwareDatetime
+    updated_at: AwareDatetime | None = None
+    tags: list[str] = []
+    embedding: list[Finite] | None = None
+    embedding_model: NonEmpty | None = None
+
+    @field_validator("scope", "project", "topic", "content", "embedding_model")
+    @classmethod
+    def storable(cls, text: str | None) -> str | None:
+        """PostgreSQL text holds neither NUL nor half a surrogate pair."""
+        if text is not None and ("\0" in text or any("\ud800" <= c <= "\udfff" for c in text)):
+            raise ValueError("it has a NUL or an unpaired surrogate, which cannot be stored")
+        return text
+
+    @field_validator("embedding")
+    @classmethod
+    def full_length(cls, values: list[float] | None) -> list[float] | None:
+        """A vector of the store's length that points somewhere."""
+        if values is not None and len(values) != DIMENSIONS:
+            raise ValueError(f"it has {len(values)} values, the store holds {DIMENSIONS}")
+        if values is not None and not any(values):
+            raise ValueError("it is a zero vector, which has no direction: leave it null")
+        return values
+
+    @model_validator(mode="after")
+    def consistent(self) -> MemoryRecord:
+        """A vector names its model, and nothing is updated before it was created."""
+        if self.embedding is not None and self.embedding_model is None:
+            raise ValueError("embedding_model must name the model that made the embedding")
+        if self.updated_at is not None and self.updated_at < self.created_at:
+            raise ValueError("updated_at is before created_at")
+        return self
+
+    @property
+    def content_hash(self) -> str:
+        """SHA-256 of the content, in hex."""
+        return hashlib.sha256(self.content.encode()).hexdigest()
+
+    def row(self) -> dict[str, Any]:
+        """The record as the insert statements read it."""
+        return self.model_dump(mode="json", exclude={"embedding", "updated_at"}) | {
+            "embedding": json.dumps(self.embedding) if self.embedding else None,
+            "updated_at": (self.updated_at or self.created_at).isoformat(),
+            "content_hash": self.content_hash,
+        }
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What an import did: memories added, and memories that were there already."""
+
+    added: int
+    known: int
+
+
+def read(path: Path) -> list[MemoryRecord]:
+    """The records of a file of JSON lines; blank lines are passed over.
+
+    Raises ImportRefused that names each bad line by number and reason, never by content.
+    """
+    records: list[MemoryRecord] = []
+    bad: list[str] = []
+    by_id: dict[UUID, int] = {}
+    by_hash: dict[str, int] = {}
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise ImportRefused(f"The file {path} cannot be read: {error.strerror}.") from None
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            record = MemoryRecord.model_validate_json(line)
+        except ValidationError as error:
+            bad.append(f"line {number}: {_reason(error)}")
+            continue
+        if record.id in by_id:
+            bad.append(f"line {number}: id: the same id as line {by_id[record.id]}")
+        elif record.content_hash in by_hash:
+            first = by_hash[record.content_hash]
+            bad.append(f"line {number}: content: the same content as line {first}")
+        else:
+            by_id[record.id] = by_hash[record.content_hash] = number
+            records.append(record)
+    _refuse(path, bad)
+    return records
+
+
+def import_file(database: Database, path: Path, slug: str, now: datetime) -> Imported:
+    """Import a file of JSON lines for a tenant, which is created where it is missing.
+
+    A memory that is there already with the same content is left as it is, whatever became of it
+    since, so importing a file twice adds nothing. Raises ImportRefused, and then nothing of the
+    file is written, and InvalidSlug.
+    """
+    tenants.require_new_or_active(database, slug)
+    records = read(path)
+    with database.registry() as connection:
+        tenants.add(connection, slug)
+    tenant = tenants.find_active(database, slug)
+    try:
+        with database.tenant(tenant.user_id, exclusive=True) as tx:
+            new = unknown(tx, path, records)
+            insert(tx, new, actor="import", now=now)
+    except StoreRefused as refused:
+        if "memories_pkey" in str(refused):
+            raise ImportRefused(
+                f"{path} was not imported: an id in it belongs to another tenant."
+            ) from None
+        raise
+    return Imported(len(new), len(records) - len(new))
+
+
+def unknown(
+    tx: TenantTransaction, path: Path, records: Sequence[MemoryRecord]
+) -> list[MemoryRecord]:
+    """The records that the tenant does not have. Raises ImportRefused on what would overwrite."""
+    clashes = tx.rows(
+        QUERIES["find_clashes"],
+        ids=[record.id for record in records],
+        hashes=[record.content_hash for record in records],
+    )
+    hash_of = {row.id: row.content_hash for row in clashes}
+    current = {row.content_hash: row.id for row in clashes if row.is_current}
+    new, bad = [], []
+    for record in records:
+        known = hash_of.get(record.id)
+        if known == record.content_hash:
+            continue
+        if known is not None:
+            bad.append(f"id {record.id}: it is known with other content; nothing is overwritten")
+        elif record.content_hash in current:
+            bad.append(f"id {record.id}: memory {current[record.content_hash]} has its content")
+        else:
+            new.append(record)
+    _refuse(path, bad)
+    return new
+
+
+def insert(
+    tx: TenantTransaction, records: Sequence[MemoryRecord], *, actor: str, now: datetime
+) -> None:
+    """Write memories with their embedding models and an audit row each."""
+    for start in range(0, len(records), CHUNK):
+        rows = json.dumps([record.row() for record in records[start : start + CHUNK]])
+        tx.run(QUERIES["insert_memories"], rows=rows)
+        tx.run(QUERIES["insert_embedding_models"], rows=rows)
+        tx.run(QUERIES["insert_import_events"], rows=rows, actor=actor, now=now)
+
+
+def _reason(error: ValidationError) -> str:
+    # Neither the input nor its context: both may quote the memory.
+    return "; ".join(
+        ": ".join([*(str(part) for part in each["loc"][:1]), _message(each)])
+        for each in error.errors(include_url=False, include_input=False, include_context=False)
+    )
+
+
+def _message(error: Any) -> str:
+    if error["type"] == "extra_forbidden":
+        return "no such field"
+    return str(error["msg"]).removeprefix("Value error, ")
+
+
+def _refuse(path: Path, bad: Iterable[str]) -> None:
+    if reasons := list(bad):
+        shown = "\n  ".join(reasons[:SHOWN])
+        more = f"\n  and {len(reasons) - SHOWN} more" if len(reasons) > SHOWN else ""
+        raise ImportRefused(f"Nothing of {path} was imported:\n  {shown}{more}")

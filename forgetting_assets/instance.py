@@ -1,0 +1,142 @@
+"""The Dagster instance behind the command line: run storage on the same server, files in a folder.
+
+Here belong finding the instance, running one partition in this process and `dagster dev`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import dagster as dg
+from sqlalchemy.exc import DBAPIError
+
+from forgetting_assets import partitions
+from forgetting_assets.partition import Partition
+from resources.addresses import Addresses
+from resources.database import engine, first_line
+from resources.errors import DatabaseUnreachable, ForgettingError
+from resources.settings import PROJECT, Settings
+
+STOP_SECONDS = 30
+QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+
+
+def prepare(places: Addresses, settings: Settings) -> None:
+    """Set this process's environment so that Dagster finds its storage. Raises DatabaseUnreachable.
+
+    A DAGSTER_HOME that the user set is left alone; else a folder of FORGETTING_HOME becomes it.
+    """
+    pool = engine(places.dagster)
+    try:
+        with pool.connect():
+            pass
+    except DBAPIError as error:
+        raise DatabaseUnreachable(
+            f"Dagster's run storage, the database {places.dagster.database}, cannot be opened "
+            f"({first_line(error)}): run `forgetting migrate`, or set DAGSTER_DATABASE_URL."
+        ) from None
+    finally:
+        pool.dispose()
+    os.environ.update(places.environment())
+    if "DAGSTER_HOME" not in os.environ:
+        home = settings.forgetting_home / "dagster"
+        home.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(PROJECT / "dagster.yaml", home / "dagster.yaml")
+        os.environ["DAGSTER_HOME"] = str(home)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of the pass: what each asset said of itself, and why it failed, if it did."""
+
+    success: bool
+    run_id: str
+    metadata: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    reason: str | None = None
+
+
+def run_partition(job: dg.JobDefinition, partition: Partition) -> Run:
+    """Run a job for one partition in this process, recorded where the UI sees it."""
+    key = partitions.key(partition.run_date, partition.tenant.slug)
+    with dg.DagsterInstance.get() as instance:
+        instance.add_dynamic_partitions(partitions.tenants.name or "", [partition.tenant.slug])
+        result = job.execute_in_process(
+            partition_key=key, instance=instance, raise_on_error=False, run_config=QUIET
+        )
+    metadata = {
+        event.asset_key.to_user_string(): {
+            name: value.value
+            for name, value in event.step_materialization_data.materialization.metadata.items()
+        }
+        for event in result.get_asset_materialization_events()
+        if event.asset_key is not None
+    }
+    return Run(result.success, result.run_id, metadata, _reason(result))
+
+
+def _reason(result: dg.ExecuteInProcessResult) -> str | None:
+    """The sentence of the first failure: ours where the error is ours, else its class."""
+    for event in result.all_events:
+        if event.is_failure:
+            error = getattr(event.event_specific_data, "error", None)
+            while error is not None:
+                if error.cls_name in OURS:
+                    return str(error.message).split(": ", 1)[-1].strip()
+                if error.cause is None:
+                    return f"{event.step_key or 'The run'} failed: {error.cls_name}."
+                error = error.cause
+    return None
+
+
+def _names(cls: type[ForgettingError]) -> set[str]:
+    return {cls.__name__}.union(*(_names(each) for each in cls.__subclasses__()))
+
+
+OURS = _names(ForgettingError)
+
+
+def develop(host: str, port: int) -> int:
+    """Run `dagster dev` until it ends or is interrupted, and leave none of its processes behind."""
+    child = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "dagster", "dev"),
+            *("-w", str(PROJECT / "workspace.yaml"), "-h", host, "-p", str(port)),
+        ],
+        cwd=PROJECT,
+        start_new_session=True,
+    )
+
+    stopping = threading.Event()
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        stopping.set()
+        child.send_signal(signal.SIGINT)
+
+    previous = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        while child.poll() is None and not stopping.is_set():
+            stopping.wait(0.2)
+        return child.wait(timeout=STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        return 1
+    finally:
+        for each, handler in previous.items():
+            signal.signal(each, handler)
+        _kill(child.pid)
+        child.wait()
+
+
+def _kill(group: int) -> None:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        return

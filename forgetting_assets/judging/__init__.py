@@ -1,0 +1,1 @@
+"""Pure: from items to what the judge reads, and from its answers to typed verdicts. No I/O."""

@@ -1,0 +1,103 @@
+"""Running partitions from the command line and printing what each found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from forgetting_assets import instance
+from forgetting_assets.definitions import build_defs
+from forgetting_assets.partition import Partition, of_day
+from forgetting_assets.store import invariant, tenants
+from resources.database import Database
+from resources.errors import ForgettingError
+
+
+def run_pass(console: Console, database: Database, partitions: Sequence[Partition]) -> None:
+    """Run the whole pass for each partition and print a table. Raises when one of them failed."""
+    job = build_defs().resolve_job_def("forgetting_pass")
+    runs = [(each, instance.run_partition(job, each)) for each in partitions]
+    table = Table("", *(each.tenant.slug for each in partitions))
+    for name, figure in FIGURES.items():
+        table.add_row(name, *(figure(each, run.metadata) for each, run in runs))
+    results = [invariant.results(database, each) for each in partitions]
+    for check in (invariant.ZERO_EPISODIC_COLLAPSE, invariant.CONSERVATION):
+        table.add_section()
+        table.add_row(check)
+        for asset in ASSETS:
+            if any((asset, check) in found for found in results):
+                table.add_row(f"  {asset}", *(_passed(found, asset, check) for found in results))
+    console.print(table)
+    failed = [(each.tenant.slug, run) for each, run in runs if not run.success]
+    if failed:
+        raise ForgettingError(
+            "\n".join(
+                f"The pass failed for {slug}: {run.reason or 'see the UI.'} (run {run.run_id})"
+                for slug, run in failed
+            )
+        )
+
+
+def yesterdays(database: Database, slugs: Sequence[str], now: datetime) -> list[Partition]:
+    """The newest partition of each tenant."""
+    yesterday = now.astimezone(UTC).date() - timedelta(days=1)
+    return [of_day(yesterday, tenants.find_active(database, slug), now) for slug in slugs]
+
+
+Said = Mapping[str, Mapping[str, Any]]
+
+
+def _figure(asset: str, name: str, shape: str = "{}") -> Callable[[Partition, Said], str]:
+    def figure(partition: Partition, said: Said) -> str:
+        tenant = partition.tenant
+        agreed = tenant.archival_enabled if asset == "archival_sweep" else tenant.judgment_enabled
+        value = said.get(asset, {}).get(name)
+        return shape.format(value) if agreed and value is not None else "-"
+
+    return figure
+
+
+def _consent(partition: Partition, _said: Said) -> str:
+    agreed = [
+        name
+        for name, on in (
+            ("judgment", partition.tenant.judgment_enabled),
+            ("archival", partition.tenant.archival_enabled),
+        )
+        if on
+    ]
+    return ", ".join(agreed) or "nothing"
+
+
+FIGURES: Mapping[str, Callable[[Partition, Said], str]] = {
+    "day": lambda partition, _said: partition.run_date.isoformat(),
+    "opted in to": _consent,
+    "stale candidates": _figure("stale_candidates", "stale_candidates"),
+    "stale in all": _figure("stale_candidates", "stale_total"),
+    "pairs": _figure("conflict_pairs", "pairs"),
+    "judged": _figure("judged_verdicts", "dagster/partition_row_count"),
+    "proposed: archive": _figure("retention_proposals", "proposed_archive"),
+    "proposed: supersede": _figure("retention_proposals", "proposed_supersede"),
+    "proposed: conflict": _figure("retention_proposals", "proposed_conflict"),
+    "evidence archived": _figure("archival_sweep", "archived_by_partition"),
+    "judge calls, this run": _figure("judged_verdicts", "calls"),
+    "spend, this run (USD)": _figure("judged_verdicts", "spend_usd", "{:.4f}"),
+}
+
+
+ASSETS = (
+    "conflict_pairs",
+    "stale_candidates",
+    "judged_verdicts",
+    "retention_proposals",
+    "archival_sweep",
+)
+
+
+def _passed(found: Mapping[tuple[str, str], bool], asset: str, check: str) -> str:
+    passed = found.get((asset, check))
+    return "-" if passed is None else "passed" if passed else "FAILED"

@@ -1,0 +1,69 @@
+"""Stale singles: which memories a partition asks about on their own."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+import sql
+from forgetting_assets.partition import Partition
+from resources.database import Database
+from resources.policy import Policy
+
+QUERIES = sql.load("candidates")
+
+
+@dataclass(frozen=True)
+class StaleSingle:
+    """A stale memory with its nearest newer neighbours. ``in_pair``: a pair judges it instead."""
+
+    memory_id: UUID
+    memory_type: str
+    freshness: datetime
+    in_pair: bool
+    newer_ids: list[UUID]
+    newer_similarities: list[float]
+
+
+@dataclass(frozen=True)
+class SelectedSingles:
+    """What a partition takes, and how many there are beyond its cap."""
+
+    singles: list[StaleSingle]
+    total: int
+
+
+def select(database: Database, partition: Partition, policy: Policy) -> SelectedSingles:
+    """Write the partition's stale singles, stalest first, up to the cap.
+
+    Reads the partition's pairs to mark the singles they cover, so pairs come first.
+    """
+    with database.tenant(partition.user_id, exclusive=True) as tx:
+        rows = tx.rows(
+            QUERIES["select_stale_singles"],
+            run_date=partition.run_date,
+            as_of=partition.as_of,
+            stale_before=partition.as_of - policy.stale_window,
+            floors=json.dumps(policy.conflict_floors),
+            default_floor=policy.default_floor,
+            cap=policy.single_cap,
+        )
+        singles = [
+            StaleSingle(
+                row.memory_id,
+                row.memory_type,
+                row.freshness,
+                row.in_pair,
+                list(row.newer_ids),
+                list(row.newer_similarities),
+            )
+            for row in rows
+        ]
+        tx.run(QUERIES["clear_candidates"], run_date=partition.run_date)
+        for rank, single in enumerate(singles, start=1):
+            tx.run(
+                QUERIES["insert_candidate"], run_date=partition.run_date, rank=rank, **vars(single)
+            )
+    return SelectedSingles(singles, rows[0].total if rows else 0)

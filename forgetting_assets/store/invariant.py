@@ -1,0 +1,85 @@
+"""Zero episodic collapse: looking for violations, and the durable record of every look.
+
+A collapse is an episodic entry that becomes archived, superseded, merged or unreachable because it
+resembles another or because a judge said so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+import sql
+from forgetting_assets.partition import Partition
+from resources.database import Database, TenantTransaction
+from resources.errors import InvariantViolated
+
+QUERIES = sql.load("invariant")
+
+ZERO_EPISODIC_COLLAPSE = "zero_episodic_collapse"
+CONSERVATION = "archive_is_conserved"
+
+
+@dataclass(frozen=True)
+class Violation:
+    """One entry that breaks the invariant, by id and reason; never its text."""
+
+    id: UUID
+    reason: str
+
+
+def violations(tx: TenantTransaction, partition: Partition, look: str) -> list[Violation]:
+    """What the named statement of sql/queries/invariant.sql finds in a partition."""
+    query = QUERIES[look]
+    dated = {"run_date": partition.run_date} if ":run_date" in query.text else {}
+    return [Violation(row.id, row.reason) for row in tx.rows(query, **dated)]
+
+
+def require(tx: TenantTransaction, partition: Partition, *looks: str) -> None:
+    """Raise InvariantViolated, and so roll the transaction back, when a look finds anything.
+
+    A blocking check gates only inside one run, so the assets that act verify for themselves.
+    """
+    found = [violation for look in looks for violation in violations(tx, partition, look)]
+    if found:
+        ids = ", ".join(str(violation.id) for violation in found[:5])
+        raise InvariantViolated(
+            f"Zero episodic collapse does not hold for {partition.tenant.slug} on "
+            f"{partition.run_date}: {len(found)} violations, the first are {ids} "
+            f"({found[0].reason}). Nothing was written; look at forgetting.invariant_results."
+        )
+
+
+def record(
+    database: Database,
+    partition: Partition,
+    asset: str,
+    check_name: str,
+    found: Sequence[Violation],
+    *,
+    run_id: str,
+    checked_at: datetime,
+) -> None:
+    """Keep one check's result, whatever becomes of the run."""
+    reasons = [{"id": str(violation.id), "reason": violation.reason} for violation in found]
+    with database.tenant(partition.user_id) as tx:
+        tx.run(
+            QUERIES["insert_result"],
+            run_date=partition.run_date,
+            asset=asset,
+            check_name=check_name,
+            passed=not found,
+            reasons=json.dumps(reasons[:100]),
+            run_id=run_id,
+            checked_at=checked_at,
+        )
+
+
+def results(database: Database, partition: Partition) -> dict[tuple[str, str], bool]:
+    """Whether the newest look of each (asset, check) on a partition passed."""
+    with database.tenant(partition.user_id) as tx:
+        rows = tx.rows(QUERIES["read_results"], run_date=partition.run_date)
+        return {(row.asset, row.check_name): row.passed for row in rows}

@@ -1,0 +1,72 @@
+"""Retention proposals: from the partition's verdicts to what waits for a human."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import sql
+from forgetting_assets.judging.thresholds import status_of
+from forgetting_assets.partition import Partition
+from forgetting_assets.store import invariant
+from resources.database import Database
+from resources.policy import Policy
+
+QUERIES = sql.load("proposals")
+
+
+@dataclass
+class WrittenProposals:
+    """What one materialization wrote, and the partition's and the tenant's state after it.
+
+    ``withheld`` counts confident verdicts that could not become proposals, by obstacle.
+    """
+
+    written: int = 0
+    withdrawn: int = 0
+    withheld: Counter[str] = field(default_factory=Counter)
+    proposed: Counter[str] = field(default_factory=Counter)
+    dismissed: int = 0
+    open_in_all: int = 0
+    oldest_open: datetime | None = None
+
+
+def write(
+    database: Database, partition: Partition, policy: Policy, model: str, now: datetime
+) -> WrittenProposals:
+    """Write a proposal for each verdict of the partition that has none yet, and verify.
+
+    Surest first, so that of two verdicts that contradict each other the surer one is proposed.
+    Raises InvariantViolated, and then nothing is written.
+    """
+    done = WrittenProposals()
+    with database.tenant(partition.user_id, exclusive=True) as tx:
+        done.withdrawn = tx.run(QUERIES["withdraw_overtaken"])
+        for row in tx.rows(QUERIES["read_unproposed"], run_date=partition.run_date, model=model):
+            done.withdrawn += tx.run(
+                QUERIES["withdraw_replaced"], run_date=partition.run_date, memory_id=row.memory_id
+            )
+            status = status_of(row.verdict, row.probability, policy.thresholds)
+            if status == "proposed":
+                obstacle = tx.first(QUERIES["find_obstacle"], id=row.id)
+                if obstacle:
+                    status = "dismissed"
+                    done.withheld[obstacle.obstacle] += 1
+            done.written += tx.run(QUERIES["insert_proposal"], id=row.id, status=status, now=now)
+        invariant.require(
+            tx,
+            partition,
+            "collapse_in_stale_candidates",
+            "collapse_in_conflict_pairs",
+            "collapse_in_judged_verdicts",
+            "collapse_in_retention_proposals",
+        )
+        for row in tx.rows(QUERIES["count_partition"], run_date=partition.run_date):
+            if row.status == "dismissed":
+                done.dismissed += row.proposals
+            else:
+                done.proposed[row.action] += row.proposals
+        waiting = tx.one(QUERIES["count_open"])
+        done.open_in_all, done.oldest_open = waiting.proposals, waiting.oldest
+    return done

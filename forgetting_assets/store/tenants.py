@@ -1,0 +1,81 @@
+"""Tenants: finding them and what they agreed to."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+
+import sql
+from forgetting_assets.partition import Tenant, require_slug
+from resources.database import Database
+from resources.errors import JudgmentNotEnabled, RetiredTenant, UnknownTenant
+
+QUERIES = sql.load("tenants")
+
+
+def all_tenants(database: Database) -> list[Tenant]:
+    """Every tenant by slug, retired ones too."""
+    with database.registry() as connection:
+        return [_tenant(row) for row in connection.execute(QUERIES["list_tenants"])]
+
+
+def find(database: Database, slug: str) -> Tenant:
+    """One tenant. Raises InvalidSlug or UnknownTenant."""
+    require_slug(slug)
+    with database.registry() as connection:
+        row = connection.execute(QUERIES["find_tenant"], {"slug": slug}).first()
+    if row is None:
+        raise UnknownTenant(
+            f"There is no tenant {slug}: `forgetting tenants list` shows those that exist."
+        )
+    return _tenant(row)
+
+
+def find_active(database: Database, slug: str) -> Tenant:
+    """One tenant that is not retired. Raises also RetiredTenant."""
+    tenant = find(database, slug)
+    if tenant.retired_at is not None:
+        raise RetiredTenant(
+            f"The tenant {slug} was retired on {tenant.retired_at:%Y-%m-%d}, so the pass leaves it "
+            "alone."
+        )
+    return tenant
+
+
+def require_new_or_active(database: Database, slug: str) -> None:
+    """Raise InvalidSlug or RetiredTenant; a slug that nobody has is fine."""
+    with contextlib.suppress(UnknownTenant):
+        find_active(database, slug)
+
+
+def add(connection: sa.Connection, slug: str) -> None:
+    """Add a tenant with judgment and archival off; nothing when the slug exists."""
+    email = f"{require_slug(slug)}@tenants.invalid"
+    connection.execute(QUERIES["add_user"], {"email": email})
+    connection.execute(QUERIES["add_tenant"], {"slug": slug, "email": email})
+
+
+def consent(
+    database: Database, slug: str, *, judgment: bool | None = None, archival: bool | None = None
+) -> None:
+    """Set what a tenant agrees to; None leaves a switch as it is. Raises UnknownTenant."""
+    find(database, slug)
+    with database.registry() as connection:
+        connection.execute(
+            QUERIES["set_consent"], {"slug": slug, "judgment": judgment, "archival": archival}
+        )
+
+
+def require_judgment(database: Database, user_id: UUID) -> None:
+    """Raise JudgmentNotEnabled unless the tenant is opted in at this very moment."""
+    with database.registry() as connection:
+        enabled = connection.execute(QUERIES["read_judgment_consent"], {"user_id": user_id})
+        if not enabled.scalar_one_or_none():
+            raise JudgmentNotEnabled()
+
+
+def _tenant(row: sa.Row[Any]) -> Tenant:
+    return Tenant(row.slug, row.user_id, row.judgment_enabled, row.archival_enabled, row.retired_at)

@@ -1,0 +1,123 @@
+"""Items of a partition and the verdicts on them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from uuid import UUID
+
+import sql
+from forgetting_assets.judging.items import Item, Memory, Pair, Single
+from forgetting_assets.judging.rendering import digest
+from forgetting_assets.judging.verdicts import Verdict
+from forgetting_assets.partition import Partition
+from resources.database import Database, TenantTransaction
+from resources.gateway import Decision
+
+QUERIES = sql.load("verdicts")
+
+
+def read_items(database: Database, partition: Partition) -> list[Item]:
+    """The partition's pairs, then its singles that no pair covers, with their text as it is now.
+
+    An item whose judged side is no longer live is left out, and so is a blocker without a live
+    newer neighbour.
+    """
+    with database.tenant(partition.user_id) as tx:
+        pairs = tx.rows(QUERIES["read_pairs"], run_date=partition.run_date)
+        singles = tx.rows(QUERIES["read_singles"], run_date=partition.run_date)
+        ids = [id_ for row in pairs for id_ in (row.older_id, row.newer_id)]
+        ids += [id_ for row in singles for id_ in (row.memory_id, *row.newer_ids)]
+        live = {
+            row.id: Memory(**row._mapping) for row in tx.rows(QUERIES["read_memories"], ids=ids)
+        }
+    items: list[Item] = [
+        Pair(live[row.older_id], live[row.newer_id], row.similarity)
+        for row in pairs
+        if row.older_id in live and row.newer_id in live
+    ]
+    for row in singles:
+        newer = tuple(live[id_] for id_ in row.newer_ids if id_ in live)
+        memory = live.get(row.memory_id)
+        if memory and (newer or memory.memory_type != "blocker"):
+            items.append(Single(memory, newer))
+    return items
+
+
+def reuse(
+    database: Database, partition: Partition, model: str, items: Sequence[Item]
+) -> tuple[list[Item], int]:
+    """The items that still need a verdict, and how many another partition's verdict was taken for.
+
+    A verdict serves again when model and rendered input are the same; it is never asked for twice.
+    """
+    digests = {digest(item): item for item in items}
+    with database.tenant(partition.user_id) as tx:
+        known = tx.rows(
+            QUERIES["find_known"],
+            model=model,
+            digests=list(digests),
+            run_date=partition.run_date,
+        )
+        elsewhere = [row for row in known if row.run_date != partition.run_date]
+        for row in elsewhere:
+            tx.run(QUERIES["reuse_verdict"], run_date=partition.run_date, id=row.id)
+    settled = {row.input_digest for row in known}
+    open_items = [item for key, item in digests.items() if key not in settled]
+    return open_items, len(elsewhere)
+
+
+def record(
+    database: Database,
+    partition: Partition,
+    model: str,
+    decision: Decision,
+    verdicts: Sequence[Verdict],
+    judged_at: datetime,
+) -> None:
+    """Commit the verdicts of one batch."""
+    with database.tenant(partition.user_id) as tx:
+        for verdict in verdicts:
+            _insert(tx, partition, model, decision, verdict, judged_at)
+
+
+def count(database: Database, partition: Partition) -> Mapping[str, int]:
+    """The partition's verdicts by outcome."""
+    with database.tenant(partition.user_id) as tx:
+        rows = tx.rows(QUERIES["count_verdicts"], run_date=partition.run_date)
+        return {row.verdict: row.verdicts for row in rows}
+
+
+def _insert(
+    tx: TenantTransaction,
+    partition: Partition,
+    model: str,
+    decision: Decision,
+    verdict: Verdict,
+    judged_at: datetime,
+) -> None:
+    item, subject, related = verdict.item, verdict.item.subject, verdict.related
+    newer: UUID | None = item.newer.id if isinstance(item, Pair) else None
+    tx.run(
+        QUERIES["insert_verdict"],
+        run_date=partition.run_date,
+        kind="pair" if isinstance(item, Pair) else "single",
+        memory_id=subject.id,
+        newer_id=newer,
+        memory_type=subject.memory_type,
+        verdict=verdict.action,
+        related_memory_id=related.id if related else None,
+        answer_key=verdict.answer_key,
+        probability=verdict.probability,
+        probabilities=json.dumps(verdict.probabilities),
+        model=model,
+        answer_model=decision.model,
+        input_digest=digest(item),
+        memory_content_hash=subject.content_hash,
+        memory_freshness=subject.freshness,
+        related_content_hash=related.content_hash if related else None,
+        related_freshness=related.freshness if related else None,
+        request_id=decision.request_id,
+        judged_at=judged_at,
+    )

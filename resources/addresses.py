@@ -1,0 +1,66 @@
+"""Where the databases are: the user's server when DATABASE_URL is set, else the embedded one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from resources import embedded
+from resources.errors import ConfigurationError
+from resources.settings import Settings
+
+RUNTIME_ROLE = "forgetting_runtime"
+MEMORY_DATABASE = "memory"
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """The URLs of one deployment. ``admin`` is None when nobody gave the owner's URL."""
+
+    memory: URL
+    dagster: URL
+    admin: URL | None
+
+    def environment(self) -> dict[str, str]:
+        """What a child process needs to reach the same databases."""
+        return {
+            "DATABASE_URL": self.memory.render_as_string(hide_password=False),
+            "DAGSTER_DATABASE_URL": self.dagster.render_as_string(hide_password=False),
+        }
+
+
+def resolve(settings: Settings) -> Addresses:
+    """The addresses of this process's deployment; starts the embedded server where it is used."""
+    if settings.database_url is None:
+        server = embedded.start(settings.forgetting_home)
+        memory = embedded.url(server, MEMORY_DATABASE, RUNTIME_ROLE)
+        admin: URL | None = embedded.url(server, MEMORY_DATABASE, server.postgres_user)
+    else:
+        memory = parse("DATABASE_URL", settings.database_url.get_secret_value())
+        admin = (
+            parse("DATABASE_ADMIN_URL", settings.database_admin_url.get_secret_value())
+            if settings.database_admin_url
+            else None
+        )
+    dagster = (
+        parse("DAGSTER_DATABASE_URL", settings.dagster_database_url.get_secret_value())
+        if settings.dagster_database_url
+        else memory.set(database=f"{memory.database}_dagster")
+    )
+    return Addresses(memory=memory, dagster=dagster, admin=admin)
+
+
+def parse(name: str, value: str) -> URL:
+    """A PostgreSQL URL on the psycopg2 driver. Raises ConfigurationError without echoing it."""
+    try:
+        address = make_url(value)
+    except ArgumentError:
+        raise ConfigurationError(
+            f"{name} is not a URL: write postgresql://role:password@host:5432/database."
+        ) from None
+    if address.get_backend_name() not in ("postgresql", "postgres"):
+        raise ConfigurationError(f"{name} must be a postgresql:// URL.")
+    # A bare postgresql:// picks psycopg 3 under SQLAlchemy 2.1, which Dagster cannot use.
+    return address.set(drivername="postgresql+psycopg2")

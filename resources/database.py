@@ -1,0 +1,207 @@
+"""The database resource: one transaction is one tenant, under a role that RLS binds.
+
+Here belong connecting, the role guard and tenant transactions. What is asked of the tables belongs
+in forgetting_assets/store, the statements in sql/queries.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Self
+from uuid import UUID
+
+import dagster as dg
+import sqlalchemy as sa
+from pydantic import PrivateAttr
+from sqlalchemy.exc import DBAPIError, OperationalError
+
+import sql
+from resources import addresses, settings
+from resources.errors import DatabaseUnreachable, NotMigrated, StoreRefused, UnsafeRole
+
+GUARD = sql.load("guard")
+
+
+class TenantTransaction:
+    """An open transaction that sees one tenant. ``:user_id`` is bound in every statement."""
+
+    def __init__(self, connection: sa.Connection, user_id: UUID) -> None:
+        self.connection = connection
+        self.user_id = user_id
+
+    def rows(self, query: sa.TextClause, **parameters: Any) -> Sequence[sa.Row[Any]]:
+        """All rows of a query."""
+        return self._execute(query, parameters).all()
+
+    def one(self, query: sa.TextClause, **parameters: Any) -> sa.Row[Any]:
+        """The only row of a query."""
+        return self._execute(query, parameters).one()
+
+    def first(self, query: sa.TextClause, **parameters: Any) -> sa.Row[Any] | None:
+        """The first row of a query, or None."""
+        return self._execute(query, parameters).first()
+
+    def run(self, query: sa.TextClause, **parameters: Any) -> int:
+        """The number of rows that a statement changed."""
+        return self._execute(query, parameters).rowcount
+
+    def stream(self, query: sa.TextClause, **parameters: Any) -> Iterator[sa.Row[Any]]:
+        """The rows of a query from a server-side cursor, a few hundred at a time."""
+        bound = {"user_id": self.user_id, **parameters}
+        with self.connection.execute(query, bound, execution_options={"yield_per": 200}) as result:
+            yield from result
+
+    def _execute(self, query: sa.TextClause, parameters: dict[str, Any]) -> sa.CursorResult[Any]:
+        return self.connection.execute(query, {"user_id": self.user_id, **parameters})
+
+
+class Database(dg.ConfigurableResource):  # type: ignore[type-arg]
+    """The memory store. ``url`` None means DATABASE_URL, or the embedded server without it.
+
+    Refuses to start on a role that is a superuser, bypasses RLS or owns a tenant table, on a table
+    without forced RLS, and on a schema that is not current.
+    """
+
+    url: str | None = None
+
+    _engine: sa.Engine = PrivateAttr()
+
+    def setup_for_execution(self, context: dg.InitResourceContext) -> None:
+        self.connect()
+
+    def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
+        self.close()
+
+    def connect(self) -> Self:
+        """Open the pool and run the guard. Raises a ConfigurationError."""
+        address = (
+            addresses.parse("The database's url", self.url)
+            if self.url
+            else addresses.resolve(settings.read()).memory
+        )
+        self._engine = engine(address)
+        try:
+            guard(self._engine)
+        except BaseException:
+            self._engine.dispose()
+            raise
+        return self
+
+    def close(self) -> None:
+        """Close the pool."""
+        self._engine.dispose()
+
+    @contextmanager
+    def tenant(self, user_id: UUID, *, exclusive: bool = False) -> Iterator[TenantTransaction]:
+        """A transaction bound to one tenant; ``exclusive`` waits for other writers of the tenant.
+
+        Commits at the end, rolls back on any exception. A statement that the database refuses is
+        raised as StoreRefused, which names the constraint and never the row.
+        """
+        with sentences(), self._engine.begin() as connection:
+            connection.execute(GUARD["set_tenant"], {"user_id": str(user_id)})
+            if exclusive:
+                connection.execute(GUARD["lock_tenant"], {"user_id": str(user_id)})
+            yield TenantTransaction(connection, user_id)
+
+    @contextmanager
+    def registry(self) -> Iterator[sa.Connection]:
+        """A transaction without a tenant: it sees the tenants and no memory."""
+        with sentences(), self._engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def judging(self, user_id: UUID) -> Iterator[None]:
+        """Hold the tenant's judging lock, on a connection of its own, across transactions."""
+        with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.execute(GUARD["lock_judging"], {"user_id": str(user_id)})
+            try:
+                yield
+            finally:
+                connection.execute(GUARD["unlock_judging"], {"user_id": str(user_id)})
+
+    def is_demo(self) -> bool:
+        """Whether this database is marked as holding invented memories only."""
+        with self.registry() as connection:
+            return bool(connection.execute(GUARD["is_demo"]).scalar_one())
+
+
+def engine(address: sa.URL) -> sa.Engine:
+    """An engine whose errors never carry a statement's parameters."""
+    return sa.create_engine(address, hide_parameters=True, pool_pre_ping=True)
+
+
+@contextmanager
+def sentences() -> Iterator[None]:
+    """Turn the driver's errors, whose details may quote a row, into sentences that do not."""
+    try:
+        yield
+    except DBAPIError as error:
+        diagnostics = getattr(error.orig, "diag", None)
+        constraint = getattr(diagnostics, "constraint_name", None)
+        state = getattr(error.orig, "pgcode", None)
+        # Our own triggers raise 23514 without a constraint's name; class 42 is about the statement.
+        # Neither message quotes a row.
+        speaks = state is not None and (state == "23514" or state.startswith("42"))
+        raised = getattr(diagnostics, "message_primary", None) if speaks else None
+        reason = constraint or raised or type(error.orig).__name__
+        raise StoreRefused(
+            f"The database refused a statement and rolled back ({state}: {reason})."
+        ) from None
+
+
+def guard(pool: sa.Engine) -> None:
+    """Refuse a role or a schema under which tenants would not be safe."""
+    try:
+        with pool.connect() as connection:
+            role = connection.execute(GUARD["read_role"]).one()
+            if role.is_superuser or role.bypasses_rls:
+                power = "a superuser" if role.is_superuser else "allowed to bypass RLS"
+                raise UnsafeRole(
+                    f"The role {role.role} is {power}, so it could read across tenants. "
+                    f"Use {addresses.RUNTIME_ROLE} in DATABASE_URL."
+                )
+            check_version(connection)
+            unsafe = connection.execute(GUARD["find_unsafe_tables"]).all()
+    except OperationalError as error:
+        raise DatabaseUnreachable(
+            "The database does not answer or refuses the login: check host, database, role and "
+            f"password in DATABASE_URL ({first_line(error)})."
+        ) from None
+    except sa.exc.ProgrammingError:
+        raise UnsafeRole(
+            "The role in DATABASE_URL may not read the schema `forgetting`. As the owner, run "
+            f"GRANT {addresses.RUNTIME_ROLE} TO that role."
+        ) from None
+    for table in unsafe:
+        if not table.is_forced:
+            raise UnsafeRole(
+                f"The table {table.table_name} has no forced row-level security, so tenants are "
+                "not isolated. Run `forgetting migrate` as the owner."
+            )
+        raise UnsafeRole(
+            f"The role in DATABASE_URL owns {table.table_name} or belongs to its owner. "
+            f"Use {addresses.RUNTIME_ROLE}, and the owner in DATABASE_ADMIN_URL."
+        )
+
+
+def check_version(connection: sa.Connection) -> None:
+    """Raise NotMigrated unless the database has exactly this code's schema."""
+    newest = newest_migration()
+    if not connection.execute(GUARD["has_schema"]).scalar_one():
+        raise NotMigrated()
+    found = connection.execute(GUARD["read_version"]).scalar_one()
+    if found != newest:
+        raise NotMigrated(
+            f"The database's schema is at {found}, this code needs {newest}: "
+            "run `forgetting migrate` as the owner."
+        )
+
+
+def newest_migration() -> str:
+    """The revision of the last file in sql/migrations."""
+    return max(path.name[:4] for path in (sql.ROOT / "migrations").glob("[0-9]*.sql"))
+
+
+def first_line(error: DBAPIError) -> str:
+    """What the driver says of a failed connection, without statement or address details."""
+    return str(error.orig).strip().splitlines()[-1] if error.orig else "no reason given"

@@ -1,0 +1,149 @@
+"""Every error the project raises on purpose. The docstring is the default message.
+
+    ForgettingError
+    ├── ConfigurationError
+    │   ├── DatabaseUnreachable
+    │   ├── UnsafeRole
+    │   ├── NotMigrated
+    │   ├── NotADemo
+    │   ├── MissingApiKey
+    │   └── UnpinnedModel
+    ├── StoreRefused
+    ├── TenantError
+    │   ├── UnknownTenant
+    │   ├── RetiredTenant
+    │   ├── InvalidSlug
+    │   └── JudgmentNotEnabled
+    ├── PartitionError
+    ├── ImportRefused
+    ├── GatewayError
+    │   ├── GatewayUnavailable
+    │   ├── GatewayRefused
+    │   ├── RequestTooLarge
+    │   └── AnswerRejected
+    ├── BudgetExceeded
+    ├── InvariantViolated
+    └── ReviewRefused
+
+A message says what is wrong and what to do next. It names slugs, ids, counts and settings, never
+the content of a memory.
+"""
+
+from __future__ import annotations
+
+import inspect
+
+
+class ForgettingError(Exception):
+    """The forgetting pass could not go on."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or inspect.cleandoc(self.__doc__ or ""))
+
+
+class ConfigurationError(ForgettingError):
+    """A setting is missing or unusable."""
+
+
+class DatabaseUnreachable(ConfigurationError):
+    """The database does not answer or refuses the login: check DATABASE_URL."""
+
+
+class UnsafeRole(ConfigurationError):
+    """The database role could read across tenants: use a role that RLS binds."""
+
+
+class NotMigrated(ConfigurationError):
+    """The database has no current schema: run `forgetting migrate` as its owner."""
+
+
+class NotADemo(ConfigurationError):
+    """The scripted judge only runs on a demo database: set FORGETTING_GATEWAY=jev."""
+
+
+class MissingApiKey(ConfigurationError):
+    """No judge can be asked without a key: set JEV_API_KEY."""
+
+
+class UnpinnedModel(ConfigurationError):
+    """JEV_MODEL must name one version, such as jev-1.14.0: an alias changes under the pass."""
+
+
+class StoreRefused(ForgettingError):
+    """The database refused a statement; its transaction was rolled back."""
+
+
+class TenantError(ForgettingError):
+    """The tenant cannot be used."""
+
+
+class UnknownTenant(TenantError):
+    """There is no such tenant: `forgetting tenants list` shows those that exist."""
+
+
+class RetiredTenant(TenantError):
+    """The tenant is retired, so the pass leaves it alone."""
+
+
+class InvalidSlug(TenantError):
+    """A tenant's slug has 1 to 63 of a-z, 0-9, _ and -, and starts with a letter or a digit."""
+
+
+class JudgmentNotEnabled(TenantError):
+    """The tenant has not opted in to judgment, so nothing is sent."""
+
+
+class PartitionError(ForgettingError):
+    """The partition cannot be materialized."""
+
+
+class ImportRefused(ForgettingError):
+    """The file has lines that cannot be imported; nothing of it was written."""
+
+
+class GatewayError(ForgettingError):
+    """The judge gave no usable answer.
+
+    ``billed`` says that the endpoint may have judged and charged the request all the same.
+    """
+
+    def __init__(self, message: str | None = None, *, billed: bool = False) -> None:
+        super().__init__(message)
+        self.billed = billed
+
+
+class GatewayUnavailable(GatewayError):
+    """The judge cannot be reached now; the unjudged items wait for the next run.
+
+    ``retry_after`` is what the endpoint asked for, in seconds, or None.
+    """
+
+    def __init__(
+        self, message: str | None = None, *, billed: bool = False, retry_after: float | None = None
+    ) -> None:
+        super().__init__(message, billed=billed)
+        self.retry_after = retry_after
+
+
+class GatewayRefused(GatewayError):
+    """The judge refuses the request; asking again would not help."""
+
+
+class RequestTooLarge(GatewayError):
+    """The judge finds the request too large; half of it may fit."""
+
+
+class AnswerRejected(GatewayError):
+    """The judge's answer breaks its contract, so nothing of it is used."""
+
+
+class BudgetExceeded(ForgettingError):
+    """The tenant's budget does not cover another call; what was judged stays."""
+
+
+class InvariantViolated(ForgettingError):
+    """Zero episodic collapse does not hold; nothing was written."""
+
+
+class ReviewRefused(ForgettingError):
+    """The proposal cannot be decided this way."""

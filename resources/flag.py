@@ -1,0 +1,20 @@
+"""The switches that keep everything off until an operator turns it on."""
+
+import dagster as dg
+
+
+class Flag(dg.ConfigurableResource):  # type: ignore[type-arg]
+    """Whether the pass and the sweep may run at all. Both are off by default (ADR, Flag)."""
+
+    pass_enabled: bool = False
+    archive_enabled: bool = False
+
+    def why_pass_is_off(self) -> str | None:
+        """The sentence to skip with, or None when the pass may run."""
+        return None if self.pass_enabled else "FORGETTING_PASS_ENABLED is off: nothing was read."
+
+    def why_archive_is_off(self) -> str | None:
+        """The sentence to skip with, or None when the sweep may run."""
+        if self.archive_enabled:
+            return None
+        return "FORGETTING_ARCHIVE_ENABLED is off: no evidence was read."

@@ -1,0 +1,40 @@
+"""The figures of the pass that an operator may set: windows, caps, floors, thresholds, batches."""
+
+from datetime import timedelta
+
+import dagster as dg
+
+
+class Policy(dg.ConfigurableResource):  # type: ignore[type-arg]
+    """How much the pass takes and how sure it must be. Defaults are the ADR's starting values."""
+
+    stale_window_days: int = 30
+    single_cap: int = 60
+    pair_cap: int = 40
+    conflict_floors: dict[str, float] = {}  # noqa: RUF012 - pydantic copies the default
+    default_floor: float = 0.82
+    batch_items: int = 12
+    archive_threshold: float = 0.85
+    supersede_threshold: float = 0.85
+    conflict_threshold: float = 0.6
+    sweep_window_days: int = 7
+    sweep_batch: int = 500
+
+    @property
+    def stale_window(self) -> timedelta:
+        """How long a memory stays fresh after its last change or review."""
+        return timedelta(days=self.stale_window_days)
+
+    @property
+    def sweep_window(self) -> timedelta:
+        """How long evidence stays hot after its last use."""
+        return timedelta(days=self.sweep_window_days)
+
+    @property
+    def thresholds(self) -> dict[str, float]:
+        """The least probability at which a verdict becomes a proposal, by action."""
+        return {
+            "archive": self.archive_threshold,
+            "supersede": self.supersede_threshold,
+            "conflict": self.conflict_threshold,
+        }

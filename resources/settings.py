@@ -1,0 +1,85 @@
+"""Every environment variable the project reads, in one place.
+
+docs/settings.md is the same list for people. Secrets stay here: they are never a field of a Dagster
+resource, whose configuration the UI shows.
+"""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from resources.errors import ConfigurationError
+
+PROJECT = Path(__file__).parent.parent
+
+
+class Settings(BaseSettings):
+    """The environment, typed. Build it with ``read()``, whose errors are sentences."""
+
+    model_config = SettingsConfigDict(populate_by_name=True, extra="ignore", frozen=True)
+
+    database_url: SecretStr | None = Field(
+        None, description="the runtime role's PostgreSQL URL; without it an embedded server runs"
+    )
+    database_admin_url: SecretStr | None = Field(
+        None, description="the owner's URL, for `forgetting migrate` and `forgetting demo` alone"
+    )
+    dagster_database_url: SecretStr | None = Field(
+        None, description="Dagster's run storage; without it `<database>_dagster`, same server"
+    )
+    forgetting_home: Path = Field(
+        PROJECT / ".forgetting", description="folder of the embedded server and of Dagster's files"
+    )
+    forgetting_start_date: date = Field(
+        date(2026, 1, 1), description="first day that has a partition"
+    )
+    forgetting_pass_enabled: bool = Field(False, description="the pass may read, judge and propose")
+    forgetting_archive_enabled: bool = Field(False, description="the sweep may archive evidence")
+    forgetting_gateway: Literal["jev", "scripted"] = Field(
+        "jev", description="who judges; `scripted` answers from the demo's fixture, demo only"
+    )
+    jev_api_key: SecretStr | None = Field(None, description="the judge's key")
+    jev_model: str = Field("jev-1.14.0", description="the pinned judge; an alias is refused")
+    jev_base_url: str = Field(
+        "https://api.typesafe.ai", description="any server of `POST /v1/systemone`"
+    )
+    jev_answer_model: str | None = Field(
+        None, description="the model an answer must name; without it JEV_MODEL"
+    )
+    forgetting_prices: dict[str, tuple[float, float]] = Field(
+        {"jev-1.13.0": (0.042, 0.0), "scripted": (0.0, 0.0)},
+        description="US dollars per million input and output tokens, by exact answer model",
+    )
+    forgetting_budget_usd: float = Field(
+        10.0, ge=0, description="US dollars a tenant may spend in 30 days"
+    )
+    forgetting_conflict_floors: dict[str, float] = Field(
+        {"demo-text-hash-1536": 0.72}, description="cosine floor of pairs, by embedding model"
+    )
+    forgetting_default_floor: float = Field(
+        0.82, ge=-1, le=1, description="the floor of an embedding model that has none"
+    )
+    forgetting_batch_items: int = Field(12, ge=1, le=100, description="items in one judge call")
+    forgetting_sweep_batch: int = Field(
+        500, ge=0, description="evidence entries that one partition may archive"
+    )
+    forgetting_sweep_window_days: int = Field(
+        7, ge=1, description="days without use before evidence may be archived"
+    )
+
+
+def read() -> Settings:
+    """The settings of this process. Raises ConfigurationError that names each bad variable."""
+    try:
+        return Settings()  # type: ignore[call-arg,unused-ignore]
+    except ValidationError as error:
+        wrong = "; ".join(
+            f"{'.'.join(str(part) for part in e['loc']).upper()}: {e['msg']}"
+            for e in error.errors(include_input=False)
+        )
+        raise ConfigurationError(f"Settings that cannot be used: {wrong}.") from None

@@ -1,0 +1,12 @@
+-- What the database says of its own tables.
+
+-- name: describe_table
+-- The columns of a table with type, nullability and comment, in order.
+SELECT
+    a.attname AS name,
+    format_type(a.atttypid, a.atttypmod) AS type,
+    a.attnotnull AS is_required,
+    col_description(a.attrelid, a.attnum) AS description
+FROM pg_attribute AS a
+WHERE a.attrelid = CAST(:table_name AS regclass) AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attnum;

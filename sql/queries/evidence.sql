@@ -1,0 +1,109 @@
+-- Episodic evidence and its archive tier. Archiving writes markers; no row is moved or deleted.
+
+-- name: count_evidence
+-- Every entry of the tenant, hot or archived, and what this partition archived so far.
+SELECT
+    count(*) AS entries,
+    count(*) FILTER (WHERE e.archived_at IS NOT NULL) AS archived,
+    count(*) FILTER (WHERE e.archived_run_date = :run_date) AS archived_by_partition
+FROM evidence AS e
+WHERE e.user_id = :user_id;
+
+-- name: archive_due
+-- Mark the oldest due entries, at most :room, and log the figures each was archived on. Due: an
+-- episodic kind, a known time, never credited, and neither happened, retrieved nor touched by an
+-- outcome since :due_before. Evidence that an open proposal's memory cites stays hot.
+WITH due AS (
+    SELECT e.id
+    FROM evidence AS e
+    WHERE
+        e.user_id = :user_id
+        AND e.archived_at IS NULL AND e.occurred_at IS NOT NULL
+        AND e.kind IN ('trace', 'log', 'tool_input', 'tool_output', 'step_outcome')
+        AND e.success_count = 0 AND e.reinforcement_count = 0
+        AND greatest(e.occurred_at, e.last_retrieved_at, e.last_outcome_at) < :due_before
+        AND e.recorded_at <= :as_of
+        AND NOT EXISTS (
+            SELECT 1
+            FROM memory_evidence AS me
+            INNER JOIN retention_proposals AS p
+                ON me.user_id = p.user_id AND me.memory_id IN (p.memory_id, p.related_memory_id)
+            WHERE
+                me.user_id = :user_id AND me.evidence_id = e.id AND p.status = 'proposed'
+        )
+    ORDER BY e.occurred_at ASC, e.id ASC
+    LIMIT :room
+    FOR UPDATE OF e
+),
+
+logged AS (
+    INSERT INTO forgetting.archival_sweep (
+        run_date, user_id, evidence_id, kind, occurred_at, last_used_at, success_count,
+        reinforcement_count, content_sha256, due_before, archived_at
+    )
+    SELECT
+        :run_date AS run_date,
+        e.user_id,
+        e.id AS evidence_id,
+        e.kind,
+        e.occurred_at,
+        greatest(e.last_retrieved_at, e.last_outcome_at) AS last_used_at,
+        e.success_count,
+        e.reinforcement_count,
+        encode(sha256(convert_to(e.content, 'UTF8')), 'hex') AS content_sha256,
+        :due_before AS due_before,
+        :now AS archived_at
+    FROM evidence AS e
+    INNER JOIN due ON e.id = due.id
+    WHERE e.user_id = :user_id
+)
+
+UPDATE evidence AS e
+SET archived_at = :now, archived_run_date = :run_date
+FROM due
+WHERE e.user_id = :user_id AND e.id = due.id;
+
+-- name: dereference
+-- One entry by its id, from any tier, exactly as it was recorded.
+SELECT
+    e.id,
+    e.session_id,
+    e.kind,
+    e.content,
+    e.occurred_at,
+    e.archived_at
+FROM evidence AS e
+WHERE e.user_id = :user_id AND e.id = :id;
+
+-- name: insert_evidence
+-- A batch of entries given as one JSON array.
+INSERT INTO evidence (
+    id, user_id, session_id, kind, content, occurred_at, recorded_at, success_count,
+    reinforcement_count, last_retrieved_at, last_outcome_at
+)
+SELECT
+    r.id,
+    :user_id AS user_id,
+    r.session_id,
+    r.kind,
+    r.content,
+    r.occurred_at,
+    r.recorded_at,
+    r.success_count,
+    r.reinforcement_count,
+    r.last_retrieved_at,
+    r.last_outcome_at
+FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r (
+    id uuid, session_id text, kind text, content text, occurred_at timestamptz,
+    recorded_at timestamptz, success_count integer, reinforcement_count integer,
+    last_retrieved_at timestamptz, last_outcome_at timestamptz
+);
+
+-- name: insert_citations
+-- Which evidence a memory cites, as a JSON array of pairs.
+INSERT INTO memory_evidence (user_id, memory_id, evidence_id)
+SELECT
+    :user_id AS user_id,
+    r.memory_id,
+    r.evidence_id
+FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r (memory_id uuid, evidence_id uuid);

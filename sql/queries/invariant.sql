@@ -1,0 +1,137 @@
+-- Zero episodic collapse, and conservation of the archive. Each statement returns one row a
+-- violation: the id concerned and the reason. No row means that the invariant holds.
+
+-- name: collapse_in_stale_candidates
+-- No single of the partition is an event or a note, nor is any neighbour it would be shown with.
+SELECT
+    m.id,
+    'a candidate or its neighbour is an ' || m.memory_type AS reason
+FROM forgetting.stale_candidates AS sc
+INNER JOIN memories AS m
+    ON sc.user_id = m.user_id AND (sc.memory_id = m.id OR m.id = ANY(sc.newer_ids))
+WHERE
+    sc.user_id = :user_id AND sc.run_date = :run_date
+    AND m.memory_type IN ('event', 'note');
+
+-- name: collapse_in_conflict_pairs
+-- No side of a pair is an event or a note.
+SELECT
+    m.id,
+    'a side of a pair is an ' || m.memory_type AS reason
+FROM forgetting.conflict_pairs AS cp
+INNER JOIN memories AS m ON cp.user_id = m.user_id AND m.id IN (cp.older_id, cp.newer_id)
+WHERE
+    cp.user_id = :user_id AND cp.run_date = :run_date
+    AND m.memory_type IN ('event', 'note');
+
+-- name: collapse_in_judged_verdicts
+-- The verdict that stands for an item of the partition is not about, beside or in favour of an
+-- event or a note.
+WITH items AS (
+    SELECT
+        cp.older_id AS memory_id,
+        cp.newer_id
+    FROM forgetting.conflict_pairs AS cp
+    WHERE cp.user_id = :user_id AND cp.run_date = :run_date
+    UNION ALL
+    SELECT
+        sc.memory_id,
+        CAST(NULL AS uuid) AS newer_id
+    FROM forgetting.stale_candidates AS sc
+    WHERE sc.user_id = :user_id AND sc.run_date = :run_date AND NOT sc.in_pair
+),
+
+standing AS (
+    SELECT DISTINCT ON (v.memory_id)
+        v.memory_id,
+        v.newer_id,
+        v.related_memory_id
+    FROM forgetting.judged_verdicts AS v
+    INNER JOIN items AS i
+        ON v.memory_id = i.memory_id AND v.newer_id IS NOT DISTINCT FROM i.newer_id
+    WHERE v.user_id = :user_id AND v.run_date = :run_date
+    ORDER BY v.memory_id ASC, v.judged_at DESC, v.id DESC
+)
+
+SELECT
+    m.id,
+    'a verdict names an ' || m.memory_type AS reason
+FROM standing AS s
+INNER JOIN memories AS m ON m.id IN (s.memory_id, s.newer_id, s.related_memory_id)
+WHERE m.user_id = :user_id AND m.memory_type IN ('event', 'note');
+
+-- name: collapse_in_retention_proposals
+-- No open or applied proposal of the tenant names an event or a note, in any partition.
+SELECT
+    m.id,
+    'a ' || p.status || ' proposal names an ' || m.memory_type AS reason
+FROM retention_proposals AS p
+INNER JOIN memories AS m
+    ON p.user_id = m.user_id AND m.id IN (p.memory_id, p.related_memory_id)
+WHERE
+    p.user_id = :user_id AND p.status IN ('proposed', 'applied')
+    AND m.memory_type IN ('event', 'note');
+
+-- name: collapse_in_archival_sweep
+-- Evidence left the hot tier only through a logged sweep, and only for its lack of use: nothing
+-- credited, used or without a known time was archived.
+SELECT
+    e.id,
+    CASE
+        WHEN s.evidence_id IS NULL THEN 'evidence is archived, but no sweep archived it'
+        ELSE 'a sweep archived evidence that was still of use'
+    END AS reason
+FROM evidence AS e
+LEFT JOIN forgetting.archival_sweep AS s
+    ON
+        e.user_id = s.user_id AND e.id = s.evidence_id
+        AND e.archived_run_date = s.run_date
+WHERE
+    e.user_id = :user_id AND e.archived_run_date = :run_date
+    AND (
+        s.evidence_id IS NULL
+        OR s.kind NOT IN ('trace', 'log', 'tool_input', 'tool_output', 'step_outcome')
+        OR s.occurred_at IS NULL
+        OR s.occurred_at >= s.due_before
+        OR s.last_used_at >= s.due_before
+        OR s.success_count > 0
+        OR s.reinforcement_count > 0
+    );
+
+-- name: losses_of_archive
+-- Conservation: each entry that this partition archived is still there by id, with the same bytes.
+SELECT
+    s.evidence_id AS id,
+    CASE
+        WHEN e.id IS NULL THEN 'an archived entry is not there any more'
+        ELSE 'an archived entry does not have the bytes it was archived with'
+    END AS reason
+FROM forgetting.archival_sweep AS s
+LEFT JOIN evidence AS e ON s.user_id = e.user_id AND s.evidence_id = e.id
+WHERE
+    s.user_id = :user_id AND s.run_date = :run_date
+    AND (
+        e.id IS NULL
+        OR encode(sha256(convert_to(e.content, 'UTF8')), 'hex') <> s.content_sha256
+    );
+
+-- name: insert_result
+-- The durable record of one check on one partition.
+INSERT INTO forgetting.invariant_results (
+    run_date, user_id, asset, check_name, passed, reasons, run_id, checked_at
+)
+VALUES (
+    :run_date, :user_id, :asset, :check_name, :passed, CAST(:reasons AS jsonb), :run_id,
+    :checked_at
+);
+
+-- name: read_results
+-- The newest result of each check on a partition.
+SELECT DISTINCT ON (r.asset, r.check_name)
+    r.asset,
+    r.check_name,
+    r.passed,
+    r.reasons
+FROM forgetting.invariant_results AS r
+WHERE r.user_id = :user_id AND r.run_date = :run_date
+ORDER BY r.asset ASC, r.check_name ASC, r.checked_at DESC, r.id DESC;

@@ -1,0 +1,52 @@
+-- The registry of tenants. It holds no memory, so these statements need no tenant of their own.
+
+-- name: list_tenants
+-- Every tenant, retired ones too.
+SELECT
+    t.slug,
+    t.user_id,
+    t.judgment_enabled,
+    t.archival_enabled,
+    t.retired_at
+FROM tenants AS t
+ORDER BY t.slug;
+
+-- name: find_tenant
+-- One tenant by its slug.
+SELECT
+    t.slug,
+    t.user_id,
+    t.judgment_enabled,
+    t.archival_enabled,
+    t.retired_at
+FROM tenants AS t
+WHERE t.slug = :slug;
+
+-- name: add_user
+-- The user behind a new tenant; the address only has to be unique.
+INSERT INTO users (email) VALUES (:email)
+ON CONFLICT (email) DO NOTHING;
+
+-- name: add_tenant
+-- A new tenant with everything off; nothing when the slug is taken.
+INSERT INTO tenants (slug, user_id)
+SELECT
+    CAST(:slug AS text) AS slug,
+    u.id AS user_id
+FROM users AS u
+WHERE u.email = :email
+ON CONFLICT (slug) DO NOTHING;
+
+-- name: set_consent
+-- What the tenant agrees to; NULL leaves a switch as it is.
+UPDATE tenants
+SET
+    judgment_enabled = coalesce(:judgment, judgment_enabled),
+    archival_enabled = coalesce(:archival, archival_enabled)
+WHERE slug = :slug;
+
+-- name: read_judgment_consent
+-- Whether the tenant is opted in to judgment at this moment; retired counts as no.
+SELECT t.judgment_enabled AND t.retired_at IS NULL AS enabled
+FROM tenants AS t
+WHERE t.user_id = :user_id;

@@ -1,0 +1,111 @@
+-- The items of a partition and the verdicts on them. A verdict is written once and never changed.
+
+-- name: read_pairs
+-- The partition's pairs, by rank.
+SELECT
+    cp.older_id,
+    cp.newer_id,
+    cp.similarity
+FROM forgetting.conflict_pairs AS cp
+WHERE cp.user_id = :user_id AND cp.run_date = :run_date
+ORDER BY cp.rank;
+
+-- name: read_singles
+-- The partition's singles that no pair covers, by rank.
+SELECT
+    sc.memory_id,
+    sc.newer_ids
+FROM forgetting.stale_candidates AS sc
+WHERE sc.user_id = :user_id AND sc.run_date = :run_date AND NOT sc.in_pair
+ORDER BY sc.rank;
+
+-- name: read_memories
+-- The text and times of the memories that the items name, as they are now, live ones only.
+SELECT
+    m.id,
+    m.memory_type,
+    m.scope,
+    m.project,
+    m.topic,
+    m.content,
+    m.content_hash,
+    m.created_at,
+    greatest(m.updated_at, m.last_reviewed_at) AS freshness
+FROM memories AS m
+WHERE
+    m.user_id = :user_id
+    AND m.id = ANY(:ids)
+    AND m.status = 'active' AND m.valid_to IS NULL;
+
+-- name: find_known
+-- Earlier verdicts of this model on exactly these inputs, this partition's own first.
+SELECT DISTINCT ON (v.memory_id, v.input_digest)
+    v.id,
+    v.run_date,
+    v.memory_id,
+    v.input_digest
+FROM forgetting.judged_verdicts AS v
+WHERE
+    v.user_id = :user_id AND v.model = :model
+    AND v.input_digest = ANY(:digests)
+ORDER BY v.memory_id ASC, v.input_digest ASC, v.run_date = :run_date DESC, v.judged_at DESC;
+
+-- name: reuse_verdict
+-- Take over another partition's verdict on the same input, without a call.
+INSERT INTO forgetting.judged_verdicts (
+    run_date, user_id, kind, memory_id, newer_id, memory_type, verdict, related_memory_id,
+    answer_key, probability, probabilities, model, answer_model, input_digest,
+    memory_content_hash, memory_freshness, related_content_hash, related_freshness, request_id,
+    judged_at, reused_from
+)
+SELECT
+    :run_date AS run_date,
+    v.user_id,
+    v.kind,
+    v.memory_id,
+    v.newer_id,
+    v.memory_type,
+    v.verdict,
+    v.related_memory_id,
+    v.answer_key,
+    v.probability,
+    v.probabilities,
+    v.model,
+    v.answer_model,
+    v.input_digest,
+    v.memory_content_hash,
+    v.memory_freshness,
+    v.related_content_hash,
+    v.related_freshness,
+    v.request_id,
+    v.judged_at,
+    v.id AS reused_from
+FROM forgetting.judged_verdicts AS v
+WHERE v.user_id = :user_id AND v.id = :id
+ON CONFLICT (user_id, run_date, memory_id, input_digest, model) DO NOTHING;
+
+-- name: insert_verdict
+-- One verdict of the judge.
+INSERT INTO forgetting.judged_verdicts (
+    run_date, user_id, kind, memory_id, newer_id, memory_type, verdict, related_memory_id,
+    answer_key, probability, probabilities, model, answer_model, input_digest,
+    memory_content_hash, memory_freshness, related_content_hash, related_freshness, request_id,
+    judged_at
+)
+VALUES (
+    :run_date, :user_id, :kind, :memory_id, :newer_id, :memory_type, :verdict,
+    :related_memory_id, :answer_key, :probability, CAST(:probabilities AS jsonb), :model,
+    :answer_model, :input_digest, :memory_content_hash, :memory_freshness,
+    :related_content_hash, :related_freshness, :request_id, :judged_at
+)
+ON CONFLICT (user_id, run_date, memory_id, input_digest, model) DO NOTHING;
+
+-- name: count_verdicts
+-- The partition's verdicts by kind and outcome.
+SELECT
+    v.verdict,
+    count(*) AS verdicts
+FROM forgetting.judged_verdicts AS v
+WHERE v.user_id = :user_id AND v.run_date = :run_date
+GROUP BY v.verdict
+ORDER BY v.verdict;
