@@ -170,7 +170,7 @@ def unknown(
     clashes = tx.rows(
         QUERIES["find_clashes"],
         ids=[record.id for record in records],
-        hashes=[record.content_hash for record in records],
+        content_hashes=[record.content_hash for record in records],
     )
     hash_of = {row.id: row.content_hash for row in clashes}
     current = {row.content_hash: row.id for row in clashes if row.is_current}

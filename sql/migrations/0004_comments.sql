@@ -193,7 +193,7 @@ COMMENT ON COLUMN budget_reservations.estimated_cost_usd IS 'The estimated cost 
 COMMENT ON COLUMN budget_reservations.created_at IS 'When the money was reserved, UTC.';
 
 COMMENT ON TABLE forgetting.deployment IS 'Facts about this database, exactly one row.';
-COMMENT ON COLUMN forgetting.deployment.singleton IS 'Always TRUE. As the key, it keeps the table to one row.';
+COMMENT ON COLUMN forgetting.deployment.singleton IS 'Always TRUE: the table has one row.';
 COMMENT ON COLUMN forgetting.deployment.demo IS
 'TRUE marks a database where the scripted judge may run. FALSE, the default = it refuses to run.';
 

@@ -14,7 +14,7 @@ SELECT
     m.content_hash,
     m.valid_to IS NULL AS is_current
 FROM memories AS m
-WHERE m.user_id = :user_id AND m.content_hash = ANY(:hashes);
+WHERE m.user_id = :user_id AND m.content_hash = ANY(:content_hashes);
 
 -- name: insert_memories
 -- A batch of memories given as one JSON array; the columns are those of the import format.
@@ -49,9 +49,11 @@ SELECT
     :user_id AS user_id,
     r.id AS memory_id,
     r.embedding_model
-FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r (
-    id uuid, embedding text, embedding_model text
-)
+FROM
+    jsonb_to_recordset(CAST(:rows AS jsonb))
+        AS r (
+            id uuid, embedding text, embedding_model text
+        )
 WHERE r.embedding IS NOT NULL;
 
 -- name: insert_import_events

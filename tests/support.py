@@ -1,0 +1,360 @@
+"""What tests build with: a store of rows, a judge that answers as told, and a day to stand on.
+
+TODAY is the fixed present of the tests: 2026-09-01 at noon, so the newest partition is 2026-08-31.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import sqlalchemy as sa
+from pydantic import PrivateAttr
+
+from forgetting_assets import judge as judging
+from forgetting_assets.partition import Partition, of_day
+from forgetting_assets.store import candidates, evidence, pairs, proposals, tenants
+from resources.budget import Budget
+from resources.clock import Clock
+from resources.database import Database
+from resources.gateway import Decision, Gateway, Questions
+from resources.policy import Policy
+
+TODAY = datetime(2026, 9, 1, 12, tzinfo=UTC)
+DAY = date(2026, 8, 31)
+MODEL = "test-model"
+
+
+def ago(days: float) -> datetime:
+    """A moment before the end of DAY, which is what ages are counted from."""
+    return datetime(2026, 9, 1, tzinfo=UTC) - timedelta(days=days)
+
+
+def vector(degrees: float, axis: int = 0) -> list[float]:
+    """A unit vector; the cosine of two on one axis is the cosine of their angle."""
+    values = [0.0] * 1536
+    values[2 * axis] = math.cos(math.radians(degrees))
+    values[2 * axis + 1] = math.sin(math.radians(degrees))
+    return values
+
+
+def degrees(cosine: float) -> float:
+    """The angle that two vectors of this cosine are apart."""
+    return math.degrees(math.acos(cosine))
+
+
+@dataclass
+class Store:
+    """Rows in a test's database. ``owner`` is the superuser, for what the runtime role may not."""
+
+    database: Database
+    owner: sa.Engine
+    _axis: int = field(default=0)
+
+    def tenant(self, slug: str = "acme", *, judgment: bool = True, archival: bool = True) -> UUID:
+        """A tenant that agreed to both unless told otherwise; its id."""
+        with self.database.registry() as connection:
+            tenants.add(connection, slug)
+        tenants.consent(self.database, slug, judgment=judgment, archival=archival)
+        return tenants.find(self.database, slug).user_id
+
+    def retire(self, slug: str = "acme") -> None:
+        """Retire a tenant."""
+        self.execute("UPDATE tenants SET retired_at = :now WHERE slug = :slug", now=TODAY, slug=slug)
+
+    def partition(self, slug: str = "acme", day: date = DAY, now: datetime = TODAY) -> Partition:
+        """A partition of a tenant."""
+        return of_day(day, tenants.find(self.database, slug), now)
+
+    def memory(
+        self,
+        user_id: UUID,
+        content: str | None = None,
+        *,
+        id: UUID | None = None,
+        memory_type: str = "fact",
+        topic: str = "topic",
+        scope: str = "work",
+        project: str | None = None,
+        age: float = 60,
+        touched: float | None = None,
+        created_at: datetime | None = None,
+        updated_at: datetime | None = None,
+        reviewed_at: datetime | None = None,
+        status: str = "active",
+        valid_to: datetime | None = None,
+        embedding: Sequence[float] | None | str = "own",
+        embedding_model: str | None = "test-embedding",
+    ) -> UUID:
+        """A memory, ``age`` days old and last ``touched`` days ago; its id.
+
+        ``embedding`` "own" is a vector unlike every other; None is no vector.
+        """
+        id_ = id or uuid4()
+        content = f"memory {id_}" if content is None else content
+        if embedding == "own":
+            self._axis = self._axis % 700 + 1
+            embedding = vector(0, axis=self._axis)
+        created = created_at or ago(age)
+        updated = updated_at or ago(age if touched is None else touched)
+        self.execute(
+            """
+            INSERT INTO memories (id, user_id, memory_type, topic, content, scope, project, status,
+                embedding, content_hash, valid_from, valid_to, recorded_at, created_at, updated_at,
+                last_reviewed_at)
+            VALUES (:id, :user_id, :memory_type, :topic, :content, :scope, :project, :status,
+                CAST(:embedding AS vector), :hash, :created, :valid_to, :created, :created,
+                :updated, :reviewed_at)
+            """,
+            id=id_,
+            user_id=user_id,
+            memory_type=memory_type,
+            topic=topic,
+            content=content,
+            scope=scope,
+            project=project,
+            status=status,
+            embedding=None if embedding is None else json.dumps(list(embedding)),
+            hash=hashlib.sha256(content.encode()).hexdigest(),
+            created=created,
+            valid_to=valid_to,
+            updated=updated,
+            reviewed_at=reviewed_at,
+        )
+        if embedding is not None and embedding_model is not None:
+            self.execute(
+                "INSERT INTO forgetting.embedding_models VALUES (:user_id, :id, :model)",
+                user_id=user_id,
+                id=id_,
+                model=embedding_model,
+            )
+        return id_
+
+    def pair(
+        self, user_id: UUID, cosine: float = 0.9, *, older_age: float = 60, **both: Any
+    ) -> tuple[UUID, UUID]:
+        """Two memories of that cosine on an axis of their own: (older, newer)."""
+        self._axis = self._axis % 700 + 1
+        axis = self._axis
+        older = self.memory(user_id, age=older_age, embedding=vector(0, axis), **both)
+        newer = self.memory(user_id, age=5, embedding=vector(degrees(cosine), axis), **both)
+        return older, newer
+
+    def evidence(
+        self,
+        user_id: UUID,
+        *,
+        id: UUID | None = None,
+        kind: str = "trace",
+        content: str = "GET /health 200",
+        age: float | None = 30,
+        recorded_at: datetime | None = None,
+        success: int = 0,
+        reinforcement: int = 0,
+        retrieved: float | None = None,
+        outcome: float | None = None,
+    ) -> UUID:
+        """An entry that happened ``age`` days ago (None: unknown); its id. Ages are in days."""
+        id_ = id or uuid4()
+        occurred = None if age is None else ago(age)
+        self.execute(
+            """
+            INSERT INTO evidence (id, user_id, session_id, kind, content, occurred_at, recorded_at,
+                success_count, reinforcement_count, last_retrieved_at, last_outcome_at)
+            VALUES (:id, :user_id, 'session', :kind, :content, :occurred, :recorded, :success,
+                :reinforcement, :retrieved, :outcome)
+            """,
+            id=id_,
+            user_id=user_id,
+            kind=kind,
+            content=content,
+            occurred=occurred,
+            recorded=recorded_at or occurred or ago(30),
+            success=success,
+            reinforcement=reinforcement,
+            retrieved=None if retrieved is None else ago(retrieved),
+            outcome=None if outcome is None else ago(outcome),
+        )
+        return id_
+
+    def cite(self, user_id: UUID, memory_id: UUID, evidence_id: UUID) -> None:
+        """Let a memory cite a piece of evidence."""
+        self.execute(
+            "INSERT INTO memory_evidence VALUES (:user_id, :memory_id, :evidence_id)",
+            user_id=user_id,
+            memory_id=memory_id,
+            evidence_id=evidence_id,
+        )
+
+    def mark_demo(self) -> None:
+        """Mark the database as one of invented memories."""
+        self.execute("UPDATE forgetting.deployment SET demo = TRUE")
+
+    def execute(self, statement: str, **parameters: Any) -> int:
+        """Run a statement as the superuser, past RLS; the number of rows it changed."""
+        with self.owner.begin() as connection:
+            return connection.execute(sa.text(statement), parameters).rowcount
+
+    def rows(self, query: str, **parameters: Any) -> list[dict[str, Any]]:
+        """The rows of a query as the superuser, past RLS."""
+        with self.owner.begin() as connection:
+            return [dict(row._mapping) for row in connection.execute(sa.text(query), parameters)]
+
+    def dump(self, *tables: str) -> dict[str, list[str]]:
+        """Every byte of the tables, for before-and-after comparisons."""
+        return {
+            table: [row["t"] for row in self.rows(f"SELECT t::text AS t FROM {table} t ORDER BY 1")]
+            for table in tables
+        }
+
+
+Answer = Callable[[dict[str, Any], list[str]], object]
+"""From an item of the state and its offered keys to the raw answer."""
+
+
+def say(key: str, probability: float = 0.95) -> Answer:
+    """Answer every item with the first offered key that is ``key`` or starts with ``key:``.
+
+    An item that does not offer it is kept.
+    """
+
+    def answer(_item: dict[str, Any], keys: list[str]) -> object:
+        chosen = next((k for k in keys if k == key or k.startswith(f"{key}:")), keys[0])
+        return choose(chosen, keys, probability)
+
+    return answer
+
+
+def choose(chosen: str, keys: Sequence[str], probability: float = 0.95) -> dict[str, object]:
+    """A well-formed answer."""
+    rest = (1 - probability) / max(1, len(keys) - 1)
+    return {
+        "type": "choice",
+        "choice": chosen,
+        "confidence": 0.5,
+        "probabilities": {k: probability if k == chosen else rest for k in keys},
+    }
+
+
+class TestJudge(Gateway):
+    """A judge that answers as a test tells it and remembers what it was asked."""
+
+    __test__ = False
+
+    _answer: Answer = PrivateAttr(default_factory=lambda: say("keep"))
+    _states: list[str] = PrivateAttr(default_factory=list)
+    _questions: list[Questions] = PrivateAttr(default_factory=list)
+    _before: Callable[[int], None] = PrivateAttr(default=lambda call: None)
+    _model: str = PrivateAttr(default=MODEL)
+
+    @classmethod
+    def that(cls, answer: Answer, *, before: Callable[[int], None] | None = None) -> TestJudge:
+        """A judge that answers with ``answer``; ``before`` runs first, with the call's number."""
+        judge = cls()
+        judge._answer = answer
+        if before:
+            judge._before = before
+        return judge
+
+    @property
+    def pinned_model(self) -> str:
+        return self._model
+
+    @property
+    def calls(self) -> int:
+        """How often it was asked."""
+        return len(self._states)
+
+    @property
+    def states(self) -> list[str]:
+        """The states it was given."""
+        return self._states
+
+    def decide(self, state: str, questions: Questions) -> Decision:
+        self._before(len(self._states) + 1)
+        self._states.append(state)
+        self._questions.append(questions)
+        items = {item["ref"]: item for item in block_of(state)["items"]}
+        return Decision(
+            model=self._model,
+            answers={
+                ref: self._answer(items[ref], list(question["criteria"]))  # type: ignore[call-overload]
+                for ref, question in questions.items()
+            },
+            input_tokens=1000,
+            output_tokens=10,
+            request_id="req-test",
+        )
+
+
+def block_of(state: str) -> Any:
+    """The JSON block of a rendered state, as a judge would parse it."""
+    lines = state.split("\n")
+    start = next(n for n, line in enumerate(lines) if line.startswith("```") and "json" in line)
+    ticks = lines[start].removesuffix("json")
+    end = next(n for n in range(start + 1, len(lines)) if lines[n] == ticks)
+    return json.loads("\n".join(lines[start + 1 : end]))
+
+
+@dataclass
+class Pass:
+    """The five verbs of the pass in their order, without Dagster around them."""
+
+    store: Store
+    judge: Gateway = field(default_factory=TestJudge)
+    policy: Policy = field(default_factory=Policy)
+    now: datetime = TODAY
+    cap_usd: float = 10.0
+
+    @property
+    def clock(self) -> Clock:
+        return Clock(fixed=self.now.isoformat())
+
+    @property
+    def budget(self) -> Budget:
+        return Budget(
+            database=self.store.database,
+            clock=self.clock,
+            cap_usd=self.cap_usd,
+            prices={MODEL: [1.0, 1.0]},
+        )
+
+    def candidates(self, partition: Partition) -> tuple[Any, Any]:
+        """Select pairs, then singles."""
+        database = self.store.database
+        chosen = pairs.select(database, partition, self.policy)
+        return chosen, candidates.select(database, partition, self.policy)
+
+    def verdicts(self, partition: Partition) -> judging.Judged:
+        """Judge what was selected."""
+        return judging.judge(
+            self.store.database,
+            self.judge,
+            self.budget,
+            self.clock,
+            self.policy,
+            partition,
+            lambda line: None,
+        )
+
+    def proposals(self, partition: Partition) -> proposals.WrittenProposals:
+        """Write the proposals of what was judged."""
+        return proposals.write(
+            self.store.database, partition, self.policy, self.judge.pinned_model, self.now
+        )
+
+    def sweep(self, partition: Partition) -> evidence.Sweep:
+        """Archive evidence."""
+        return evidence.sweep(self.store.database, partition, self.policy, self.now)
+
+    def run(self, partition: Partition) -> proposals.WrittenProposals:
+        """Candidates, verdicts and proposals."""
+        self.candidates(partition)
+        self.verdicts(partition)
+        return self.proposals(partition)
