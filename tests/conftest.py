@@ -83,14 +83,10 @@ def places(admin_url: sa.URL) -> Iterator[Addresses]:
     name = f"test_{uuid.uuid4().hex[:12]}"
     pool = engine(admin_url).execution_options(isolation_level="AUTOCOMMIT")
     with pool.connect() as connection:
-        connection.exec_driver_sql(
-            f"CREATE DATABASE {name} TEMPLATE {TEMPLATE} STRATEGY file_copy"
-        )
+        connection.exec_driver_sql(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE} STRATEGY file_copy")
     admin = admin_url.set(database=name)
     memory = admin.set(username=RUNTIME_ROLE)
-    yield Addresses(
-        memory=memory, dagster=memory.set(database=f"{name}_dagster"), admin=admin
-    )
+    yield Addresses(memory=memory, dagster=memory.set(database=f"{name}_dagster"), admin=admin)
     with pool.connect() as connection:
         connection.exec_driver_sql(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
         connection.exec_driver_sql(f"DROP DATABASE IF EXISTS {name}_dagster WITH (FORCE)")

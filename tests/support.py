@@ -66,7 +66,9 @@ class Store:
 
     def retire(self, slug: str = "acme") -> None:
         """Retire a tenant."""
-        self.execute("UPDATE tenants SET retired_at = :now WHERE slug = :slug", now=TODAY, slug=slug)
+        self.execute(
+            "UPDATE tenants SET retired_at = :now WHERE slug = :slug", now=TODAY, slug=slug
+        )
 
     def partition(self, slug: str = "acme", day: date = DAY, now: datetime = TODAY) -> Partition:
         """A partition of a tenant."""
@@ -89,7 +91,7 @@ class Store:
         reviewed_at: datetime | None = None,
         status: str = "active",
         valid_to: datetime | None = None,
-        embedding: Sequence[float] | None | str = "own",
+        embedding: Sequence[float] | str | None = "own",
         embedding_model: str | None = "test-embedding",
     ) -> UUID:
         """A memory, ``age`` days old and last ``touched`` days ago; its id.
@@ -250,7 +252,7 @@ class TestJudge(Gateway):
     _answer: Answer = PrivateAttr(default_factory=lambda: say("keep"))
     _states: list[str] = PrivateAttr(default_factory=list)
     _questions: list[Questions] = PrivateAttr(default_factory=list)
-    _before: Callable[[int], None] = PrivateAttr(default=lambda call: None)
+    _before: Callable[[int], None] | None = PrivateAttr(default=None)
     _model: str = PrivateAttr(default=MODEL)
 
     @classmethod
@@ -258,8 +260,7 @@ class TestJudge(Gateway):
         """A judge that answers with ``answer``; ``before`` runs first, with the call's number."""
         judge = cls()
         judge._answer = answer
-        if before:
-            judge._before = before
+        judge._before = before
         return judge
 
     @property
@@ -277,7 +278,8 @@ class TestJudge(Gateway):
         return self._states
 
     def decide(self, state: str, questions: Questions) -> Decision:
-        self._before(len(self._states) + 1)
+        if self._before:
+            self._before(len(self._states) + 1)
         self._states.append(state)
         self._questions.append(questions)
         items = {item["ref"]: item for item in block_of(state)["items"]}
