@@ -1,0 +1,1 @@
+"""Whether the candidates and the judge may be believed. Here belong measures, never decisions."""

@@ -107,7 +107,8 @@ class JevGateway(Gateway):
         if len(state) > MAX_STATE_CHARACTERS or len(questions) > MAX_QUESTIONS:
             raise RequestTooLarge(
                 f"A call of {len(state)} characters and {len(questions)} questions passes the "
-                f"limits of {MAX_STATE_CHARACTERS} and {MAX_QUESTIONS}: lower FORGETTING_BATCH_ITEMS"
+                f"limits of {MAX_STATE_CHARACTERS} and {MAX_QUESTIONS}: lower "
+                "FORGETTING_BATCH_ITEMS."
             )
         body = {"model": self.model, "state": state, "questions": questions}
         try:
