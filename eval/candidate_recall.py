@@ -10,7 +10,7 @@ from forgetting_assets.store.pairs import MinedPair
 Replacement = frozenset[UUID]
 """Two memories, of which one replaced the other.
 
-Without an order: where both were created at the same moment, the store cannot know which came first.
+Without an order: of two that were created at the same moment, the store cannot tell the newer.
 """
 
 

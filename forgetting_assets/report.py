@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from forgetting_assets import instance
 from forgetting_assets.definitions import build_defs
@@ -21,7 +21,7 @@ def run_pass(console: Console, database: Database, partitions: Sequence[Partitio
     """Run the whole pass for each partition and print a table. Raises when one of them failed."""
     job = build_defs().resolve_job_def("forgetting_pass")
     runs = [(each, instance.run_partition(job, each)) for each in partitions]
-    table = Table("", *(each.tenant.slug for each in partitions))
+    table = Table(Column(no_wrap=True), *(each.tenant.slug for each in partitions))
     for name, figure in FIGURES.items():
         table.add_row(name, *(figure(each, run.metadata) for each, run in runs))
     results = [invariant.results(database, each) for each in partitions]
@@ -61,21 +61,14 @@ def _figure(asset: str, name: str, shape: str = "{}") -> Callable[[Partition, Sa
     return figure
 
 
-def _consent(partition: Partition, _said: Said) -> str:
-    agreed = [
-        name
-        for name, on in (
-            ("judgment", partition.tenant.judgment_enabled),
-            ("archival", partition.tenant.archival_enabled),
-        )
-        if on
-    ]
-    return ", ".join(agreed) or "nothing"
+def _yes(on: bool) -> str:
+    return "yes" if on else "no"
 
 
 FIGURES: Mapping[str, Callable[[Partition, Said], str]] = {
     "day": lambda partition, _said: partition.run_date.isoformat(),
-    "opted in to": _consent,
+    "opted in to judgment": lambda partition, _said: _yes(partition.tenant.judgment_enabled),
+    "opted in to archival": lambda partition, _said: _yes(partition.tenant.archival_enabled),
     "stale candidates": _figure("stale_candidates", "stale_candidates"),
     "stale in all": _figure("stale_candidates", "stale_total"),
     "pairs": _figure("conflict_pairs", "pairs"),

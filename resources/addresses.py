@@ -32,8 +32,16 @@ class Addresses:
 
 
 def resolve(settings: Settings) -> Addresses:
-    """The addresses of this process's deployment; starts the embedded server where it is used."""
+    """The addresses of this process's deployment; starts the embedded server where it is used.
+
+    Raises ConfigurationError when the given URLs do not belong together.
+    """
     if settings.database_url is None:
+        if settings.database_admin_url is not None:
+            raise ConfigurationError(
+                "DATABASE_ADMIN_URL is set without DATABASE_URL: set both, or neither for the "
+                "embedded server."
+            )
         server = embedded.start(settings.forgetting_home)
         memory = embedded.url(server, MEMORY_DATABASE, RUNTIME_ROLE)
         admin: URL | None = embedded.url(server, MEMORY_DATABASE, server.postgres_user)
@@ -44,6 +52,11 @@ def resolve(settings: Settings) -> Addresses:
             if settings.database_admin_url
             else None
         )
+        if admin is not None and admin.database != memory.database:
+            raise ConfigurationError(
+                "DATABASE_URL and DATABASE_ADMIN_URL must name the same database, the one as the "
+                "runtime role, the other as the owner."
+            )
     dagster = (
         parse("DAGSTER_DATABASE_URL", settings.dagster_database_url.get_secret_value())
         if settings.dagster_database_url

@@ -1,0 +1,107 @@
+"""The documents say what the code does: commands, settings, fields and the graph."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import typer
+
+from forgetting_assets.cli import app
+from forgetting_assets.definitions import build_defs
+from forgetting_assets.importing import MemoryRecord
+from resources.settings import PROJECT, Settings
+
+PAGES = sorted([PROJECT / "README.md", *(PROJECT / "docs").glob("*.md")])
+
+
+def commands() -> set[str]:
+    root = typer.main.get_command(app)
+    found = set()
+    for name, command in root.commands.items():  # type: ignore[attr-defined]
+        found.add(name)
+        found |= {f"{name} {below}" for below in getattr(command, "commands", {})}
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_in_the_documents_exists(page: Path) -> None:
+    known = commands()
+    text = page.read_text(encoding="utf-8")
+    named = re.findall(r"(?:^|[\s`/])forgetting ([a-z-]+)(?: ([a-z-]+))?", text, re.MULTILINE)
+    for first, second in named:
+        assert first in known, f"{page.name} names `forgetting {first}`"
+        if any(command.startswith(f"{first} ") for command in known) and second:
+            assert f"{first} {second}" in known, f"{page.name}: `forgetting {first} {second}`"
+
+
+def test_the_documents_name_commands_at_all() -> None:
+    readme = (PROJECT / "README.md").read_text(encoding="utf-8")
+    assert "forgetting review list" in readme
+    assert {"demo", "dev", "run", "import", "migrate", "review accept"} <= commands()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_between_documents_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_settings_page_lists_every_variable_with_its_default_and_meaning() -> None:
+    page = (PROJECT / "docs" / "settings.md").read_text(encoding="utf-8")
+    rows = {
+        name: (default, meaning)
+        for name, default, meaning in re.findall(
+            r"^\| ([A-Z_]+) \| (.*?) \| (.*) \|$", page, re.MULTILINE
+        )
+    }
+    assert rows == {
+        name.upper(): (shown(field.default), field.description)
+        for name, field in Settings.model_fields.items()
+    }
+
+
+def shown(default: object) -> str:
+    match default:
+        case None:
+            return ""
+        case bool():
+            return f"`{str(default).lower()}`"
+        case dict():
+            return f"`{json.dumps(default)}`"
+        case Path():
+            return f"`{default.relative_to(PROJECT)}`"
+        case _:
+            return f"`{default}`"
+
+
+def test_the_import_page_lists_every_field_and_its_example_is_a_valid_line() -> None:
+    page = (PROJECT / "docs" / "import.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([a-z_]+) \| .* \| (yes|no|with embedding) \|", page, re.MULTILINE)
+    fields = MemoryRecord.model_fields
+    assert {name for name, _ in rows} == set(fields)
+    assert {name for name, needed in rows if needed == "yes"} == {
+        name for name, field in fields.items() if field.is_required()
+    }
+    example = page.split("```json\n")[1].split("\n```")[0]
+    assert MemoryRecord.model_validate_json(example).memory_type == "decision"
+
+
+def test_the_readme_draws_the_graph_that_dagster_has() -> None:
+    graph = build_defs().resolve_asset_graph()
+    upstream = {
+        key.to_user_string(): {each.to_user_string() for each in graph.get(key).parent_keys}
+        for key in graph.get_all_asset_keys()
+    }
+    assert upstream == {
+        "conflict_pairs": set(),
+        "stale_candidates": {"conflict_pairs"},
+        "judged_verdicts": {"conflict_pairs", "stale_candidates"},
+        "retention_proposals": {"judged_verdicts"},
+        "archival_sweep": {"retention_proposals"},
+    }
+    drawing = (PROJECT / "README.md").read_text(encoding="utf-8").split("```text\n")[2]
+    for asset in upstream:
+        assert asset in drawing
