@@ -5,6 +5,7 @@ Here belong finding the instance, running one partition in this process and `dag
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -13,7 +14,6 @@ import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any
 
 import dagster as dg
@@ -105,7 +105,17 @@ OURS = _names(ForgettingError)
 
 
 def develop(host: str, port: int) -> int:
-    """Run `dagster dev` until it ends or is interrupted, and leave none of its processes behind."""
+    """Run `dagster dev` until it ends or is interrupted, and leave none of its processes behind.
+
+    Returns its exit code, or 0 when it was interrupted.
+    """
+    stopping = threading.Event()
+    # Before the child starts: a handler is reset in it, an inherited "ignore" would not be, and
+    # dagster dev would then not hear the SIGINT that it is stopped with.
+    previous = {
+        each: signal.signal(each, lambda _signal, _frame: stopping.set())
+        for each in (signal.SIGINT, signal.SIGTERM)
+    }
     child = subprocess.Popen(
         [
             *(sys.executable, "-m", "dagster", "dev"),
@@ -114,29 +124,18 @@ def develop(host: str, port: int) -> int:
         cwd=PROJECT,
         start_new_session=True,
     )
-
-    stopping = threading.Event()
-
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        stopping.set()
-        child.send_signal(signal.SIGINT)
-
-    previous = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
         while child.poll() is None and not stopping.is_set():
             stopping.wait(0.2)
-        return child.wait(timeout=STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        return 1
+        if not stopping.is_set():
+            return child.returncode
+        child.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(timeout=STOP_SECONDS)
+        return 0
     finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
         for each, handler in previous.items():
             signal.signal(each, handler)
-        _kill(child.pid)
-        child.wait()
-
-
-def _kill(group: int) -> None:
-    try:
-        os.killpg(group, signal.SIGKILL)
-    except ProcessLookupError:
-        return

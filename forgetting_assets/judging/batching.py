@@ -42,14 +42,15 @@ def batches(
     refused: list[Item] = []
     current: Batch | None = None
     for item in items:
-        grown = _batch((*current.items, item) if current else (item,), as_of)
+        alone = _batch((item,), as_of)
+        if len(alone.state) > REFUSE_ABOVE:
+            refused.append(item)
+            continue
+        grown = _batch((*current.items, item), as_of) if current else alone
         if current and (len(grown.items) > batch_items or len(grown.state) > SPLIT_ABOVE):
             done.append(current)
-            current, grown = None, _batch((item,), as_of)
-        if len(grown.state) > REFUSE_ABOVE:
-            refused.append(item)
-        else:
-            current = grown
+            grown = alone
+        current = grown
     if current:
         done.append(current)
     return done, refused

@@ -151,13 +151,15 @@ def digest(item: Item) -> str:
     """SHA-256 of all that an item's verdict follows from, without the date and its batch.
 
     Two items of equal digest are the same question about the same memories, so a verdict on one is
-    a verdict on the other.
+    a verdict on the other. The exact freshness of every side counts, though the judge sees little
+    of it: a memory that was reaffirmed is asked about again.
     """
     ref = refs_of([item])[0]
     sides = [item.older, item.newer] if isinstance(item, Pair) else [item.memory, *item.newer]
     rendered = _json(
         {
             "ids": [str(memory.id) for memory in sides],
+            "freshness": [memory.freshness.astimezone(UTC).isoformat() for memory in sides],
             "item": _item(item, ref),
             "question": question(item, ref, 0),
             "preamble": PREAMBLE,

@@ -55,6 +55,6 @@ def verdict_of(item: Item, ref: str, answer: object) -> Verdict:
 def _probability(ref: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise AnswerRejected(f"{ref}: a probability is not a number.")
-    if not (math.isfinite(value) and 0 <= value <= 1):
+    if not 0 <= value <= 1:  # NaN is not either
         raise AnswerRejected(f"{ref}: a probability is not between 0 and 1.")
     return float(value)
