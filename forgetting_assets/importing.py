@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
+import numpy as np
 from pydantic import (
     AwareDatetime,
     BaseModel,
@@ -23,7 +25,7 @@ from pydantic import (
 
 import sql
 from forgetting_assets.store import tenants
-from resources.database import Database, TenantTransaction
+from resources.database import Database, TenantTransaction, bind
 from resources.errors import ImportRefused, StoreRefused
 
 QUERIES = sql.load("memories")
@@ -56,22 +58,31 @@ class MemoryRecord(BaseModel):
     embedding: list[Finite] | None = None
     embedding_model: NonEmpty | None = None
 
-    @field_validator("scope", "project", "topic", "content", "embedding_model")
+    @field_validator("scope", "project", "topic", "content", "embedding_model", "tags")
     @classmethod
-    def storable(cls, text: str | None) -> str | None:
+    def storable(cls, value: str | list[str] | None) -> str | list[str] | None:
         """PostgreSQL text holds neither NUL nor half a surrogate pair."""
-        if text is not None and ("\0" in text or any("\ud800" <= c <= "\udfff" for c in text)):
-            raise ValueError("it has a NUL or an unpaired surrogate, which cannot be stored")
-        return text
+        for text in [value] if isinstance(value, str) else value or []:
+            if "\0" in text or any("\ud800" <= c <= "\udfff" for c in text):
+                raise ValueError("it has a NUL or an unpaired surrogate, which cannot be stored")
+        return value
 
     @field_validator("embedding")
     @classmethod
     def full_length(cls, values: list[float] | None) -> list[float] | None:
         """A vector of the store's length that points somewhere."""
-        if values is not None and len(values) != DIMENSIONS:
+        if values is None:
+            return None
+        if len(values) != DIMENSIONS:
             raise ValueError(f"it has {len(values)} values, the store holds {DIMENSIONS}")
-        if values is not None and not any(values):
+        if not any(values):
             raise ValueError("it is a zero vector, which has no direction: leave it null")
+        # The store keeps and multiplies four bytes a value; a length of 0 or infinity there would
+        # make every cosine NaN.
+        with np.errstate(over="ignore", under="ignore"):
+            squared = np.square(np.array(values, np.float32)).sum()
+        if not np.isfinite(squared) or squared < np.finfo(np.float32).tiny:
+            raise ValueError("its values are too great or too small to have a direction")
         return values
 
     @model_validator(mode="after")
@@ -115,7 +126,7 @@ def read(path: Path) -> list[MemoryRecord]:
     by_id: dict[UUID, int] = {}
     by_hash: dict[str, int] = {}
     try:
-        lines = path.read_bytes().split(b"\n")
+        lines = path.read_bytes().removeprefix(codecs.BOM_UTF8).split(b"\n")
     except OSError as error:
         raise ImportRefused(f"The file {path} cannot be read: {error.strerror}.") from None
     for number, line in enumerate(lines, start=1):
@@ -147,11 +158,9 @@ def import_file(database: Database, path: Path, slug: str, now: datetime) -> Imp
     """
     tenants.require_new_or_active(database, slug)
     records = read(path)
-    with database.registry() as connection:
-        tenants.add(connection, slug)
-    tenant = tenants.find_active(database, slug)
     try:
-        with database.tenant(tenant.user_id, exclusive=True) as tx:
+        with database.registry() as connection:
+            tx = bind(connection, tenants.add(connection, slug), exclusive=True)
             new = unknown(tx, path, records)
             insert(tx, new, actor="import", now=now)
     except StoreRefused as refused:

@@ -25,7 +25,7 @@ def run_pass(console: Console, database: Database, partitions: Sequence[Partitio
     for name, figure in FIGURES.items():
         table.add_row(name, *(figure(each, run.metadata) for each, run in runs))
     results = [invariant.results(database, each) for each in partitions]
-    for check in (invariant.ZERO_EPISODIC_COLLAPSE, invariant.CONSERVATION):
+    for check in CHECKS:
         table.add_section()
         table.add_row(check)
         for asset in ASSETS:
@@ -81,6 +81,8 @@ FIGURES: Mapping[str, Callable[[Partition, Said], str]] = {
     "spend, this run (USD)": _figure("judged_verdicts", "spend_usd", "{:.4f}"),
 }
 
+
+CHECKS = (invariant.ZERO_EPISODIC_COLLAPSE, invariant.CONSERVATION, invariant.BLAST_RADIUS)
 
 ASSETS = (
     "conflict_pairs",

@@ -69,10 +69,12 @@ def parse(name: str, value: str) -> URL:
     """A PostgreSQL URL on the psycopg2 driver. Raises ConfigurationError without echoing it."""
     try:
         address = make_url(value)
-    except ArgumentError:
+    except (ArgumentError, ValueError):  # a port that is no number is a ValueError
         raise ConfigurationError(
             f"{name} is not a URL: write postgresql://role:password@host:5432/database."
         ) from None
+    if "@" in (address.host or ""):
+        raise ConfigurationError(f"{name} has an @ in its password or host: write it as %40.")
     if address.get_backend_name() not in ("postgresql", "postgres"):
         raise ConfigurationError(f"{name} must be a postgresql:// URL.")
     # A bare postgresql:// picks psycopg 3 under SQLAlchemy 2.1, which Dagster cannot use.

@@ -16,7 +16,13 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 
 import sql
 from resources import addresses, settings
-from resources.errors import DatabaseUnreachable, NotMigrated, StoreRefused, UnsafeRole
+from resources.errors import (
+    ConfigurationError,
+    DatabaseUnreachable,
+    NotMigrated,
+    StoreRefused,
+    UnsafeRole,
+)
 
 GUARD = sql.load("guard")
 
@@ -57,16 +63,14 @@ class TenantTransaction:
 class Database(dg.ConfigurableResource):  # type: ignore[type-arg]
     """The memory store. ``url`` None means DATABASE_URL, or the embedded server without it.
 
-    Refuses to start on a role that is a superuser, bypasses RLS or owns a tenant table, on a table
-    without forced RLS, and on a schema that is not current.
+    It connects at its first use, so that a run whose flag is off asks for nothing. It refuses a
+    role that is a superuser, bypasses RLS or owns a tenant table, a table without forced RLS, and a
+    schema that is not current.
     """
 
     url: str | None = None
 
-    _engine: sa.Engine = PrivateAttr()
-
-    def setup_for_execution(self, context: dg.InitResourceContext) -> None:
-        self.connect()
+    _engine: sa.Engine | None = PrivateAttr(default=None)
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         self.close()
@@ -78,17 +82,26 @@ class Database(dg.ConfigurableResource):  # type: ignore[type-arg]
             if self.url
             else addresses.resolve(settings.read()).memory
         )
-        self._engine = engine(address)
+        pool = engine(address)
         try:
-            guard(self._engine)
+            guard(pool)
         except BaseException:
-            self._engine.dispose()
+            pool.dispose()
             raise
+        self._engine = pool
         return self
 
     def close(self) -> None:
         """Close the pool."""
-        self._engine.dispose()
+        if self._engine is not None:
+            self._engine.dispose()
+            self._engine = None
+
+    def _pool(self) -> sa.Engine:
+        if self._engine is None:
+            self.connect()
+        assert self._engine is not None
+        return self._engine
 
     @contextmanager
     def tenant(self, user_id: UUID, *, exclusive: bool = False) -> Iterator[TenantTransaction]:
@@ -97,22 +110,19 @@ class Database(dg.ConfigurableResource):  # type: ignore[type-arg]
         Commits at the end, rolls back on any exception. A statement that the database refuses is
         raised as StoreRefused, which names the constraint and never the row.
         """
-        with sentences(), self._engine.begin() as connection:
-            connection.execute(GUARD["set_tenant"], {"user_id": str(user_id)})
-            if exclusive:
-                connection.execute(GUARD["lock_tenant"], {"user_id": str(user_id)})
-            yield TenantTransaction(connection, user_id)
+        with self.registry() as connection:
+            yield bind(connection, user_id, exclusive=exclusive)
 
     @contextmanager
     def registry(self) -> Iterator[sa.Connection]:
         """A transaction without a tenant: it sees the tenants and no memory."""
-        with sentences(), self._engine.begin() as connection:
+        with sentences(), self._pool().begin() as connection:
             yield connection
 
     @contextmanager
     def judging(self, user_id: UUID) -> Iterator[None]:
         """Hold the tenant's judging lock, on a connection of its own, across transactions."""
-        with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        with self._pool().connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.execute(GUARD["lock_judging"], {"user_id": str(user_id)})
             try:
                 yield
@@ -123,6 +133,14 @@ class Database(dg.ConfigurableResource):  # type: ignore[type-arg]
         """Whether this database is marked as holding invented memories only."""
         with self.registry() as connection:
             return bool(connection.execute(GUARD["is_demo"]).scalar_one())
+
+
+def bind(connection: sa.Connection, user_id: UUID, *, exclusive: bool = False) -> TenantTransaction:
+    """Bind a registry transaction to a tenant, such as one that it has just added."""
+    connection.execute(GUARD["set_tenant"], {"user_id": str(user_id)})
+    if exclusive:
+        connection.execute(GUARD["lock_tenant"], {"user_id": str(user_id)})
+    return TenantTransaction(connection, user_id)
 
 
 def engine(address: sa.URL) -> sa.Engine:
@@ -167,7 +185,11 @@ def guard(pool: sa.Engine) -> None:
             "The database does not answer or refuses the login: check host, database, role and "
             f"password in DATABASE_URL ({first_line(error)})."
         ) from None
-    except sa.exc.ProgrammingError:
+    except sa.exc.ProgrammingError as error:
+        if getattr(error.orig, "pgcode", None) is None:  # the server was never asked
+            raise ConfigurationError(
+                f"DATABASE_URL has an option that no server knows ({first_line(error)})."
+            ) from None
         raise UnsafeRole(
             "The role in DATABASE_URL may not read the schema `forgetting`. As the owner, run "
             f"GRANT {addresses.RUNTIME_ROLE} TO that role."
@@ -203,5 +225,5 @@ def newest_migration() -> str:
 
 
 def first_line(error: DBAPIError) -> str:
-    """What the driver says of a failed connection, without statement or address details."""
-    return str(error.orig).strip().splitlines()[-1] if error.orig else "no reason given"
+    """What the driver says first; the lines after it may quote a statement or a row."""
+    return str(error.orig).strip().splitlines()[0] if error.orig else "no reason given"

@@ -30,6 +30,15 @@ from resources.errors import (
 MAX_STATE_CHARACTERS = 64_000
 MAX_QUESTIONS = 100
 
+NEVER_SENT = (
+    httpx.ConnectError,
+    httpx.ConnectTimeout,
+    httpx.PoolTimeout,
+    httpx.UnsupportedProtocol,
+    httpx.LocalProtocolError,
+)
+"""Failures before any of the request left, so it cannot have been judged and charged."""
+
 Questions = Mapping[str, Mapping[str, object]]
 
 
@@ -66,17 +75,17 @@ class Gateway(dg.ConfigurableResource, ABC):  # type: ignore[type-arg]
 
 
 class JevGateway(Gateway):
-    """Any server of ``POST /v1/systemone``. The key comes from JEV_API_KEY, never from a field."""
+    """Any server of ``POST /v1/systemone``. The key comes from JEV_API_KEY, never from a field.
+
+    It connects at its first use, so that a run that asks for nothing needs no key.
+    """
 
     base_url: str = "https://api.typesafe.ai"
     model: str = "jev-1.14.0"
     answer_model: str | None = None
     timeout_seconds: float = 60.0
 
-    _client: httpx.Client = PrivateAttr()
-
-    def setup_for_execution(self, context: dg.InitResourceContext) -> None:
-        self.connect()
+    _client: httpx.Client | None = PrivateAttr(default=None)
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         self.close()
@@ -97,7 +106,9 @@ class JevGateway(Gateway):
 
     def close(self) -> None:
         """Close the client."""
-        self._client.close()
+        if self._client is not None:
+            self._client.close()
+            self._client = None
 
     @property
     def pinned_model(self) -> str:
@@ -110,10 +121,13 @@ class JevGateway(Gateway):
                 f"limits of {MAX_STATE_CHARACTERS} and {MAX_QUESTIONS}: lower "
                 "FORGETTING_BATCH_ITEMS."
             )
+        if self._client is None:
+            self.connect()
+        assert self._client is not None
         body = {"model": self.model, "state": state, "questions": questions}
         try:
             response = self._client.post("/v1/systemone", json=body)
-        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+        except NEVER_SENT as error:
             raise GatewayUnavailable(
                 f"The judge at JEV_BASE_URL does not answer ({type(error).__name__})."
             ) from None
@@ -129,7 +143,7 @@ class JevGateway(Gateway):
     def _read(self, response: httpx.Response, questions: Questions) -> Decision:
         try:
             body = json.loads(response.content, parse_constant=_no_constant)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise AnswerRejected("The judge's answer is not JSON.", billed=True) from None
         expected = self.answer_model or self.model
         if not isinstance(body, dict) or not isinstance(body.get("answers"), dict):
@@ -192,7 +206,7 @@ def retry_after(headers: httpx.Headers, now: datetime) -> float | None:
         if re.fullmatch(r"\s*\d+(\.\d+)?\s*", value):
             return float(value)
         return max(0.0, (parsedate_to_datetime(value) - now).total_seconds())
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
+from alembic.util import CommandError
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 import sql
@@ -16,6 +17,9 @@ NO_OWNER = (
     "Migrating needs the owner of the tables: set DATABASE_ADMIN_URL to a role that may create "
     "tables, extensions and roles."
 )
+
+ALREADY_THERE = ("42P04", "23505")
+"""What CREATE DATABASE says when another process made the database in the meantime."""
 
 
 def migrate(places: Addresses) -> None:
@@ -50,6 +54,11 @@ def upgrade(admin: sa.URL) -> None:
         raise ConfigurationError(
             f"The migration failed and was rolled back: {first_line(error)}"
         ) from None
+    except CommandError as error:
+        raise ConfigurationError(
+            f"The database's schema is not one that this code can migrate ({error}): a newer "
+            "release may have migrated it, so update the code."
+        ) from None
     finally:
         pool.dispose()
 
@@ -72,6 +81,8 @@ def create_database(server: sa.URL, name: str, owner: str | None = None) -> None
             f"({first_line(error)})."
         ) from None
     except DBAPIError as error:
+        if getattr(error.orig, "pgcode", None) in ALREADY_THERE:
+            return
         raise ConfigurationError(
             f"The database {name} is missing and could not be created: {first_line(error)}. "
             f"Create it by hand, owned by {owner or RUNTIME_ROLE}, and run this again."

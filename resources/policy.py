@@ -17,6 +17,8 @@ class Policy(dg.ConfigurableResource):  # type: ignore[type-arg]
     archive_threshold: float = 0.85
     supersede_threshold: float = 0.85
     conflict_threshold: float = 0.6
+    blast_radius: float = 0.4
+    blast_radius_least: int = 20
     sweep_window_days: int = 7
     sweep_batch: int = 500
 

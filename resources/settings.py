@@ -6,16 +6,20 @@ resource, whose configuration the UI shows.
 
 from __future__ import annotations
 
+import re
 from datetime import date
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from resources.errors import ConfigurationError
 
 PROJECT = Path(__file__).parent.parent
+
+Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Cosine = Annotated[float, Field(ge=-1, le=1)]
 
 
 class Settings(BaseSettings):
@@ -51,18 +55,18 @@ class Settings(BaseSettings):
     jev_answer_model: str | None = Field(
         None, description="the model an answer must name; without it JEV_MODEL"
     )
-    forgetting_prices: dict[str, tuple[float, float]] = Field(
+    forgetting_prices: dict[str, tuple[Price, Price]] = Field(
         {"jev-1.13.0": (0.042, 0.0), "scripted": (0.0, 0.0)},
         description="US dollars per million input and output tokens, by exact answer model",
     )
     forgetting_budget_usd: float = Field(
-        10.0, ge=0, description="US dollars a tenant may spend in 30 days"
+        10.0, ge=0, allow_inf_nan=False, description="US dollars a tenant may spend in 30 days"
     )
-    forgetting_conflict_floors: dict[str, float] = Field(
+    forgetting_conflict_floors: dict[str, Cosine] = Field(
         {"demo-text-hash-1536": 0.72}, description="cosine floor of pairs, by embedding model"
     )
-    forgetting_default_floor: float = Field(
-        0.82, ge=-1, le=1, description="the floor of an embedding model that has none"
+    forgetting_default_floor: Cosine = Field(
+        0.82, description="the floor of an embedding model that has none"
     )
     forgetting_batch_items: int = Field(12, ge=1, le=100, description="items in one judge call")
     forgetting_sweep_batch: int = Field(
@@ -83,3 +87,9 @@ def read() -> Settings:
             for e in error.errors(include_input=False)
         )
         raise ConfigurationError(f"Settings that cannot be used: {wrong}.") from None
+    except SettingsError as error:
+        # Its own words name the field and no value: error parsing value for field "…".
+        named = re.search(r'field "(\w+)"', str(error))
+        raise ConfigurationError(
+            f"Settings that cannot be used: {named[1].upper() if named else error}: not JSON."
+        ) from None

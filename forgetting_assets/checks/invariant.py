@@ -1,6 +1,6 @@
-"""Zero episodic collapse on each asset, and conservation of the archive."""
+"""Zero episodic collapse on each asset, conservation of the archive, and the blast radius."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import dagster as dg
 
@@ -13,17 +13,26 @@ from forgetting_assets.partitions import daily_tenant, selected
 from forgetting_assets.store import invariant
 from resources.clock import Clock
 from resources.database import Database
+from resources.policy import Policy
 
 COLLAPSE = """No episodic memory is collapsed. An event, a note or a piece of evidence never becomes
 archived, superseded, merged or unreachable because it resembles another or a judge said so. {what}
 A violation stops the run; its ids and reasons are in forgetting.invariant_results."""
 
 CONSERVED = """Archiving loses nothing: every entry that this partition archived is still there by
-its id, with exactly the bytes it was archived with."""
+its id, with exactly the bytes it was archived with. A violation stops the run."""
+
+RADIUS = """One run does not end too much of a scope at once: at most the policy's blast_radius of
+a scope's live memories get a verdict other than keep. More than that looks like a judge gone wrong,
+so look at the proposals before you accept any. It warns and stops nothing."""
+
+
+def _none(_policy: Policy) -> Mapping[str, float]:
+    return {}
 
 
 def checks() -> Iterator[dg.AssetChecksDefinition]:
-    """Every blocking check of the pass."""
+    """Every check of the pass; all but the blast radius block."""
     for asset, what in (
         (conflict_pairs, "Here: no side of a pair is an event or a note."),
         (stale_candidates, "Here: no candidate and no neighbour is an event or a note."),
@@ -38,28 +47,42 @@ def checks() -> Iterator[dg.AssetChecksDefinition]:
             COLLAPSE.format(what=what),
         )
     yield _check(archival_sweep, invariant.CONSERVATION, "losses_of_archive", CONSERVED)
+    yield _check(
+        retention_proposals,
+        invariant.BLAST_RADIUS,
+        "scopes_over_blast_radius",
+        RADIUS,
+        lambda policy: {"bound": policy.blast_radius, "least": policy.blast_radius_least},
+        blocking=False,
+    )
 
 
 def _check(
-    asset: dg.AssetsDefinition, name: str, look: str, description: str
+    asset: dg.AssetsDefinition,
+    name: str,
+    look: str,
+    description: str,
+    parameters: Callable[[Policy], Mapping[str, float]] = _none,
+    *,
+    blocking: bool = True,
 ) -> dg.AssetChecksDefinition:
     decorate: Callable[..., dg.AssetChecksDefinition] = dg.asset_check(
         asset=asset,
         name=name,
         description=" ".join(description.split()),
-        blocking=True,
+        blocking=blocking,
         partitions_def=daily_tenant,
     )
 
     @decorate
     def check(
-        context: dg.AssetCheckExecutionContext, database: Database, clock: Clock
+        context: dg.AssetCheckExecutionContext, database: Database, policy: Policy, clock: Clock
     ) -> dg.AssetCheckResult:
         found: list[invariant.Violation] = []
         partitions = list(selected(context, database, clock))
         for partition in partitions:
             with database.tenant(partition.user_id) as tx:
-                here = invariant.violations(tx, partition, look)
+                here = invariant.violations(tx, partition, look, **parameters(policy))
             invariant.record(
                 database,
                 partition,
@@ -72,7 +95,8 @@ def _check(
             found += here
         return dg.AssetCheckResult(
             passed=not found,
-            severity=dg.AssetCheckSeverity.ERROR,
+            # Of a blocking check only an error blocks.
+            severity=dg.AssetCheckSeverity.ERROR if blocking else dg.AssetCheckSeverity.WARN,
             metadata={
                 "violations": len(found),
                 "partitions": len(partitions),

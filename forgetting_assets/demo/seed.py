@@ -13,7 +13,7 @@ from forgetting_assets import importing
 from forgetting_assets.demo.generate import DemoTenant, demo_tenants
 from forgetting_assets.demo.text_hash import EMBEDDING_MODEL
 from forgetting_assets.store import tenants
-from resources.database import Database, engine
+from resources.database import Database, bind, engine
 from resources.errors import ConfigurationError
 
 EVIDENCE = sql.load("evidence")
@@ -50,9 +50,7 @@ def _mark(admin: sa.URL) -> None:
 
 def _store(database: Database, tenant: DemoTenant, now: datetime) -> None:
     with database.registry() as connection:
-        tenants.add(connection, tenant.slug)
-    user_id = tenants.find(database, tenant.slug).user_id
-    with database.tenant(user_id, exclusive=True) as tx:
+        tx = bind(connection, tenants.add(connection, tenant.slug), exclusive=True)
         records = [
             importing.MemoryRecord(
                 id=memory.id,

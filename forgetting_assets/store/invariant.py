@@ -21,21 +21,24 @@ QUERIES = sql.load("invariant")
 
 ZERO_EPISODIC_COLLAPSE = "zero_episodic_collapse"
 CONSERVATION = "archive_is_conserved"
+BLAST_RADIUS = "blast_radius"
 
 
 @dataclass(frozen=True)
 class Violation:
-    """One entry that breaks the invariant, by id and reason; never its text."""
+    """What a look found: an entry or a scope, and the reason; never a memory's text."""
 
-    id: UUID
+    id: UUID | str
     reason: str
 
 
-def violations(tx: TenantTransaction, partition: Partition, look: str) -> list[Violation]:
+def violations(
+    tx: TenantTransaction, partition: Partition, look: str, **parameters: float
+) -> list[Violation]:
     """What the named statement of sql/queries/invariant.sql finds in a partition."""
     query = QUERIES[look]
     dated = {"run_date": partition.run_date} if ":run_date" in query.text else {}
-    return [Violation(row.id, row.reason) for row in tx.rows(query, **dated)]
+    return [Violation(row.id, row.reason) for row in tx.rows(query, **dated, **parameters)]
 
 
 def require(tx: TenantTransaction, partition: Partition, *looks: str) -> None:

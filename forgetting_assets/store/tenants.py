@@ -51,11 +51,13 @@ def require_new_or_active(database: Database, slug: str) -> None:
         find_active(database, slug)
 
 
-def add(connection: sa.Connection, slug: str) -> None:
-    """Add a tenant with judgment and archival off; nothing when the slug exists."""
+def add(connection: sa.Connection, slug: str) -> UUID:
+    """A tenant's user id; a missing tenant is added with judgment and archival off."""
     email = f"{require_slug(slug)}@tenants.invalid"
     connection.execute(QUERIES["add_user"], {"email": email})
     connection.execute(QUERIES["add_tenant"], {"slug": slug, "email": email})
+    tenant = connection.execute(QUERIES["find_tenant"], {"slug": slug}).one()
+    return UUID(str(tenant.user_id))
 
 
 def consent(

@@ -115,6 +115,38 @@ WHERE
         OR encode(sha256(convert_to(e.content, 'UTF8')), 'hex') <> s.content_sha256
     );
 
+-- name: scopes_over_blast_radius
+-- Scopes in which this partition's verdicts would end more than :bound of the live memories that can
+-- be judged. Scopes of fewer than :least such memories are too small for a share to mean anything.
+WITH live AS (
+    SELECT
+        m.scope,
+        count(*) AS memories
+    FROM memories AS m
+    WHERE
+        m.user_id = :user_id AND m.status = 'active' AND m.valid_to IS NULL
+        AND m.memory_type IN ('decision', 'preference', 'blocker', 'fact')
+    GROUP BY m.scope
+),
+
+ending AS (
+    SELECT
+        m.scope,
+        count(DISTINCT m.id) AS memories
+    FROM forgetting.judged_verdicts AS v
+    INNER JOIN memories AS m ON v.user_id = m.user_id AND v.memory_id = m.id
+    WHERE v.user_id = :user_id AND v.run_date = :run_date AND v.verdict <> 'keep'
+    GROUP BY m.scope
+)
+
+SELECT
+    l.scope AS id,
+    e.memories || ' of ' || l.memories || ' live memories got a verdict other than keep' AS reason
+FROM live AS l
+INNER JOIN ending AS e ON l.scope = e.scope
+WHERE l.memories >= :least AND e.memories > :bound * l.memories
+ORDER BY l.scope;
+
 -- name: insert_result
 -- The durable record of one check on one partition.
 INSERT INTO forgetting.invariant_results (
