@@ -23,7 +23,7 @@ from forgetting_assets import partitions
 from forgetting_assets.partition import Partition
 from resources.addresses import Addresses
 from resources.database import engine, first_line
-from resources.errors import DatabaseUnreachable, ForgettingError
+from resources.errors import DatabaseUnreachable, ForgettingError, PartitionError
 from resources.settings import PROJECT, Settings
 
 STOP_SECONDS = 30
@@ -65,7 +65,15 @@ class Run:
 
 
 def run_partition(job: dg.JobDefinition, partition: Partition) -> Run:
-    """Run a job for one partition in this process, recorded where the UI sees it."""
+    """Run a job for one partition in this process, recorded where the UI sees it.
+
+    Raises PartitionError for a day before the first partition.
+    """
+    if not partitions.daily.has_partition_key(partition.run_date.isoformat()):
+        raise PartitionError(
+            f"{partition.run_date} has no partition: the first day is FORGETTING_START_DATE, "
+            f"{partitions.daily.get_first_partition_key()}."
+        )
     key = partitions.key(partition.run_date, partition.tenant.slug)
     with dg.DagsterInstance.get() as instance:
         instance.add_dynamic_partitions(partitions.tenants.name or "", [partition.tenant.slug])

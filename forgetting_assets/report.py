@@ -32,6 +32,9 @@ def run_pass(console: Console, database: Database, partitions: Sequence[Partitio
             if any((asset, check) in found for found in results):
                 table.add_row(f"  {asset}", *(_passed(found, asset, check) for found in results))
     console.print(table)
+    for partition, run in runs:
+        for reason in run.metadata.get("judged_verdicts", {}).get("stopped", []):
+            console.print(f"{partition.tenant.slug}: {reason}", soft_wrap=True)
     failed = [(each.tenant.slug, run) for each, run in runs if not run.success]
     if failed:
         raise ForgettingError(

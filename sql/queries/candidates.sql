@@ -2,8 +2,9 @@
 
 -- name: select_stale_singles
 -- The stalest unsettled memories up to the cap, each with the exact total beyond it. A verdict
--- settles a memory until its freshness moves past it, or until a newer neighbour at or above the
--- floor is created after it. This partition's own verdicts and proposals settle nothing.
+-- settles a memory until its freshness, or that of the newer memory it names, moves past it, or until
+-- a newer neighbour at or above the floor is created after it. This partition's own verdicts and
+-- proposals settle nothing.
 WITH stale AS (
     SELECT
         m.id,
@@ -36,6 +37,13 @@ unsettled AS (
             WHERE
                 v.user_id = :user_id AND v.run_date <> :run_date
                 AND v.memory_id = s.id AND v.judged_at > s.freshness
+                AND NOT EXISTS (
+                    SELECT 1
+                    FROM memories AS r
+                    WHERE
+                        r.user_id = :user_id AND r.id = v.related_memory_id
+                        AND greatest(r.updated_at, r.last_reviewed_at) >= v.judged_at
+                )
                 AND NOT EXISTS (
                     SELECT 1
                     FROM memories AS n
