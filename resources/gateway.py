@@ -95,6 +95,8 @@ class JevGateway(Gateway):
         key = settings.read().jev_api_key
         if key is None or not key.get_secret_value().strip():
             raise MissingApiKey()
+        if not key.get_secret_value().isascii():
+            raise MissingApiKey("JEV_API_KEY has characters that no key has: copy it again.")
         require_pinned(self.model)
         self._client = httpx.Client(
             base_url=self.base_url.rstrip("/"),
@@ -169,7 +171,7 @@ class JevGateway(Gateway):
 
 def require_pinned(model: str) -> None:
     """Raise UnpinnedModel unless the name carries a version and is no alias."""
-    if not re.search(r"\d+\.\d+|\d{6,}|[-:]\d+b\b", model) or re.search(
+    if not re.search(r"\d+\.\d+|\d{6,}|\d{4}-\d{2}-\d{2}|[-:]\d+b\b", model) or re.search(
         r"latest|preview|stable|current", model, re.IGNORECASE
     ):
         raise UnpinnedModel()
@@ -211,7 +213,10 @@ def retry_after(headers: httpx.Headers, now: datetime) -> float | None:
 
 
 def _tokens(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    """A count that the usage table can hold, or None where the endpoint did not say one."""
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31:
+        return value
+    return None
 
 
 def _no_constant(name: str) -> float:

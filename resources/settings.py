@@ -83,7 +83,7 @@ def read() -> Settings:
         return Settings()  # type: ignore[call-arg,unused-ignore]
     except ValidationError as error:
         wrong = "; ".join(
-            f"{'.'.join(str(part) for part in e['loc']).upper()}: {e['msg']}"
+            f"{'.'.join([str(e['loc'][0]).upper(), *map(str, e['loc'][1:])])}: {e['msg']}"
             for e in error.errors(include_input=False)
         )
         raise ConfigurationError(f"Settings that cannot be used: {wrong}.") from None

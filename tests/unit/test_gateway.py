@@ -1,0 +1,725 @@
+"""The judge over real HTTP: what is sent, what each answer becomes, and that nothing leaks."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import socket
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from forgetting_assets.judging.items import Item, Pair
+from forgetting_assets.judging.rendering import choices, refs_of, render
+from forgetting_assets.judging.verdicts import Verdict, verdict_of
+from resources.errors import (
+    AnswerRejected,
+    GatewayError,
+    GatewayRefused,
+    GatewayUnavailable,
+    MissingApiKey,
+    RequestTooLarge,
+    UnpinnedModel,
+)
+from resources.gateway import (
+    MAX_QUESTIONS,
+    MAX_STATE_CHARACTERS,
+    Decision,
+    JevGateway,
+    require_pinned,
+    retry_after,
+)
+from tests.http_server import Reply, ScriptedServer
+from tests.items import AS_OF, HOSTILE, memory, pair, single
+
+thorough = settings(deadline=None, max_examples=100)
+NOW = datetime(2026, 9, 1, 12, tzinfo=UTC)
+KEY = "key-KEYTEXT"
+MODEL = "jev-1.14.0"
+STATE = "a state with STATETEXT in it"
+QUESTIONS = {
+    "s0": {"type": "choice", "instructions": "INSTRUCTIONTEXT", "criteria": {"keep": "a"}},
+    "p0": {"type": "choice", "instructions": "items[1]", "criteria": {"keep_both": "b"}},
+}
+PATIENCE = 30.0
+"""Seconds that a test waits where an answer is certain to come; no test waits that long."""
+
+
+def answers(**changes: Any) -> dict[str, Any]:
+    """A well-formed body, with changes; None takes a key away."""
+    body: dict[str, Any] = {
+        "model": MODEL,
+        "answers": {
+            "s0": {"type": "choice", "choice": "keep", "probabilities": {"keep": 1.0}},
+            "p0": {"type": "choice", "choice": "keep_both", "probabilities": {"keep_both": 1.0}},
+        },
+        "usage": {"input_tokens": 300, "output_tokens": 36},
+    }
+    return {key: value for key, value in (body | changes).items() if value is not None}
+
+
+def reply(**changes: Any) -> Reply:
+    return Reply(body=json.dumps(answers(**changes)).encode())
+
+
+@contextmanager
+def connected(
+    base_url: str,
+    *,
+    model: str = MODEL,
+    answer_model: str | None = None,
+    timeout: float = PATIENCE,
+) -> Iterator[JevGateway]:
+    gateway = JevGateway(
+        base_url=base_url, model=model, answer_model=answer_model, timeout_seconds=timeout
+    ).connect()
+    try:
+        yield gateway
+    finally:
+        gateway.close()
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JEV_API_KEY", KEY)
+    # No proxy of the machine's stands between the test and its own server.
+    monkeypatch.setenv("NO_PROXY", "*")
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    with ScriptedServer() as running:
+        yield running
+
+
+@pytest.fixture
+def gateway(server: ScriptedServer) -> Iterator[JevGateway]:
+    with connected(server.url) as open_gateway:
+        yield open_gateway
+
+
+def fails(gateway: JevGateway, expected: type[GatewayError]) -> GatewayError:
+    """The error that asking ends in, which must be of exactly that type and leak nothing."""
+    with pytest.raises(GatewayError) as failure:
+        gateway.decide(STATE, QUESTIONS)
+    assert type(failure.value) is expected
+    shown = "".join(traceback.format_exception(failure.value)) + repr(failure.value)
+    for text in ("STATETEXT", "INSTRUCTIONTEXT", "BODYTEXT", "KEYTEXT"):
+        assert text not in shown
+    return failure.value
+
+
+def unavailable(gateway: JevGateway) -> GatewayUnavailable:
+    error = fails(gateway, GatewayUnavailable)
+    assert isinstance(error, GatewayUnavailable)
+    return error
+
+
+def test_a_request_has_exactly_model_state_and_questions_and_carries_the_key(
+    server: ScriptedServer, gateway: JevGateway
+) -> None:
+    server.reply = reply()
+    gateway.decide(STATE, QUESTIONS)
+    (request,) = server.requests
+    assert (request.method, request.path) == ("POST", "/v1/systemone")
+    assert json.loads(request.body) == {"model": MODEL, "state": STATE, "questions": QUESTIONS}
+    assert list(json.loads(request.body)) == ["model", "state", "questions"]
+    assert request.headers["authorization"] == f"Bearer {KEY}"
+    assert request.headers["content-type"] == "application/json"
+
+
+def test_questions_and_options_arrive_in_their_order_and_text_arrives_byte_for_byte(
+    server: ScriptedServer, gateway: JevGateway
+) -> None:
+    some: list[Item] = [Pair(memory("".join(HOSTILE)), memory("b"), 0.9), single(3), pair(9)]
+    state, questions = render(some, AS_OF)
+    server.reply = reply(answers={})
+    gateway.decide(state, questions)
+    sent = json.loads(server.requests[0].body)
+    assert sent["state"] == state
+    assert list(sent["questions"]) == refs_of(some)
+    for item, ref in zip(some, refs_of(some), strict=True):
+        offered = [choice.key for choice in choices(item, ref)]
+        assert list(sent["questions"][ref]["criteria"]) == offered
+
+
+def test_a_base_url_with_a_path_or_a_slash_at_its_end_is_kept(server: ScriptedServer) -> None:
+    server.reply = reply()
+    for base in ("/", "/typesafe", "/typesafe/"):
+        with connected(server.url + base) as gateway:
+            gateway.decide(STATE, QUESTIONS)
+    assert [request.path for request in server.requests] == [
+        "/v1/systemone",
+        "/typesafe/v1/systemone",
+        "/typesafe/v1/systemone",
+    ]
+
+
+def test_an_answer_is_a_decision_with_its_usage_and_its_request_id(
+    server: ScriptedServer, gateway: JevGateway
+) -> None:
+    good = reply()
+    server.reply = Reply(body=good.body, headers={"x-typesafe-request-id": "req-17"})
+    assert gateway.decide(STATE, QUESTIONS) == Decision(
+        model=MODEL,
+        answers=answers()["answers"],
+        input_tokens=300,
+        output_tokens=36,
+        request_id="req-17",
+    )
+    server.reply = good
+    assert gateway.decide(STATE, QUESTIONS).request_id is None
+
+
+# status, body, error, billed: a request may have been judged unless the endpoint says it was not.
+REFUSALS: list[tuple[int, str, type[GatewayError], bool]] = [
+    (408, "", GatewayUnavailable, False),
+    (429, '{"detail": "BODYTEXT"}', GatewayUnavailable, False),
+    (500, "", GatewayUnavailable, True),
+    (502, "<html>BODYTEXT</html>", GatewayUnavailable, True),
+    (503, "", GatewayUnavailable, False),
+    (504, "", GatewayUnavailable, True),
+    (529, '{"error": "BODYTEXT"}', GatewayUnavailable, False),
+    (413, "BODYTEXT", RequestTooLarge, False),
+    (
+        400,
+        '{"detail": {"error_type": "max_tokens_exceeded", "message": "BODYTEXT"}}',
+        RequestTooLarge,
+        False,
+    ),
+    (400, '{"detail": "BODYTEXT"}', GatewayRefused, False),
+    (400, '{"detail": [{"msg": "BODYTEXT"}]}', GatewayRefused, False),
+    (401, '{"detail": "BODYTEXT"}', GatewayRefused, False),
+    (403, '{"detail": "BODYTEXT"}', GatewayRefused, False),
+    (404, "BODYTEXT", GatewayRefused, False),
+    # This one echoes what was sent.
+    (422, '{"detail": [{"input": "STATETEXT BODYTEXT"}]}', GatewayRefused, False),
+    (302, "BODYTEXT", GatewayRefused, False),
+    (204, "", GatewayRefused, False),
+]
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "expected", "billed"),
+    REFUSALS,
+    ids=[f"{r[0]}-{n}" for n, r in enumerate(REFUSALS)],
+)
+def test_each_status_is_an_error_that_says_whether_it_may_cost_and_quotes_nothing(
+    server: ScriptedServer,
+    gateway: JevGateway,
+    caplog: pytest.LogCaptureFixture,
+    status: int,
+    body: str,
+    expected: type[GatewayError],
+    billed: bool,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    headers = {"location": f"{server.url}/elsewhere"} if status == 302 else {}
+    server.reply = Reply(status, body.encode(), headers)
+    error = fails(gateway, expected)
+    assert error.billed is billed
+    # A redirect is not followed, and nothing is sent twice.
+    assert [request.path for request in server.requests] == ["/v1/systemone"]
+    assert server.url in caplog.text  # the control: httpx did log the request
+    for text in ("STATETEXT", "INSTRUCTIONTEXT", "BODYTEXT", "KEYTEXT"):
+        assert text not in caplog.text
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 503, 529])
+def test_an_unavailable_judge_says_how_long_to_wait(
+    server: ScriptedServer, gateway: JevGateway, status: int
+) -> None:
+    server.reply = Reply(status, headers={"retry-after": "7"})
+    assert unavailable(gateway).retry_after == 7.0
+    server.reply = Reply(status, headers={"retry-after-ms": "1500"})
+    assert unavailable(gateway).retry_after == 1.5
+    # A date in the past is no wait, whatever the time is now.
+    server.reply = Reply(status, headers={"retry-after": "Sun, 06 Nov 1994 08:49:37 GMT"})
+    assert unavailable(gateway).retry_after == 0.0
+    server.reply = Reply(status, headers={"retry-after": "soon"})
+    assert unavailable(gateway).retry_after is None
+    server.reply = Reply(status)
+    assert unavailable(gateway).retry_after is None
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "0"}, 0.0),
+        ({"retry-after": "120"}, 120.0),
+        ({"Retry-After": " 1.5 "}, 1.5),
+        ({"retry-after": "Tue, 01 Sep 2026 12:00:30 GMT"}, 30.0),
+        ({"retry-after": "Tue, 01 Sep 2026 11:59:30 GMT"}, 0.0),
+        ({"retry-after": "Tue, 01 Sep 2026 14:01:00 +0200"}, 60.0),
+        ({"retry-after-ms": "250"}, 0.25),
+        ({"retry-after-ms": "250", "retry-after": "9"}, 0.25),
+        ({"retry-after-ms": "-250"}, 0.0),
+        ({"retry-after-ms": "soon"}, None),
+        ({"retry-after": ""}, None),
+        ({"retry-after": "-5"}, None),
+        ({"retry-after": "in 5 minutes"}, None),
+        ({"retry-after": "Tue, 99 Sep 2026 12:00:30 GMT"}, None),
+        ({"retry-after": "Tue, 01 Sep 2026 12:00:30 -0000"}, None),
+        ({"retry-after": "Tue, 01 Sep 2026 12:00:30 +99999999999999"}, None),
+        ({"retry-after": "Tue, 01 Sep 99999999999999999999 12:00:30 GMT"}, None),
+    ],
+)
+def test_retry_after_is_read_in_its_three_forms_and_garbage_is_no_wish(
+    headers: dict[str, str], seconds: float | None
+) -> None:
+    assert retry_after(httpx.Headers(headers), NOW) == seconds
+
+
+@thorough
+@given(
+    st.sampled_from((b"retry-after", b"retry-after-ms")),
+    st.binary(max_size=40)
+    | st.from_regex(r"\w{3}, \d{1,30} Sep \d{1,30} \d+:\d+:\d+ [+-]?\w{1,30}").map(str.encode)
+    | st.floats().map(lambda number: str(number).encode()),
+)
+def test_no_retry_after_header_can_break_the_run(name: bytes, value: bytes) -> None:
+    wait = retry_after(httpx.Headers([(name, value)]), NOW)
+    assert wait is None or wait >= 0
+
+
+def test_a_refused_connection_costs_nothing() -> None:
+    # A bound socket that does not listen holds the port and refuses.
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        with connected(f"http://127.0.0.1:{deaf.getsockname()[1]}") as gateway:
+            error = unavailable(gateway)
+    assert (error.billed, error.retry_after) == (False, None)
+
+
+@pytest.mark.parametrize("base_url", ["api.typesafe.ai", "ftp://127.0.0.1"])
+def test_an_address_that_nothing_can_be_sent_to_costs_nothing(base_url: str) -> None:
+    with connected(base_url) as gateway:
+        assert unavailable(gateway).billed is False
+
+
+def test_an_answer_that_does_not_arrive_in_time_may_have_cost(server: ScriptedServer) -> None:
+    # The server never answers, so however slow the machine is, the timeout is what ends it.
+    server.reply = Reply(manner="hangs")
+    with connected(server.url, timeout=0.5) as gateway:
+        error = unavailable(gateway)
+    assert (error.billed, error.retry_after) == (True, None)
+
+
+def test_a_connection_that_is_dropped_or_broken_off_may_have_cost(
+    server: ScriptedServer, gateway: JevGateway
+) -> None:
+    for manner in ("drops", "breaks off"):
+        server.reply = Reply(body=reply().body, manner=manner)
+        assert unavailable(gateway).billed is True
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"BODYTEXT",
+        b"<html>BODYTEXT</html>",
+        b")]}'\n" + json.dumps(answers()).encode(),
+        json.dumps(answers(x_debug=float("nan"))).encode(),
+        json.dumps(answers(x_debug=float("inf"))).encode(),
+        json.dumps(answers(x_debug=-float("inf"))).encode(),
+        b'{"model": "\xff"}',
+        b"null",
+        b"[]",
+        b'"BODYTEXT"',
+        b"[" * 200_000,
+        b'{"model": ' + b"9" * 5_000 + b"}",
+        json.dumps(answers(answers=None)).encode(),
+        json.dumps(answers(answers=[])).encode(),
+        json.dumps(answers(answers="BODYTEXT")).encode(),
+        json.dumps(answers(model="jev-1.13.0")).encode(),
+        json.dumps(answers(model="jev-latest")).encode(),
+        json.dumps(answers(model="BODYTEXT")).encode(),
+        json.dumps(answers(model=None)).encode(),
+        json.dumps(answers(model=[MODEL])).encode(),
+        json.dumps(answers(answers={**answers()["answers"], "BODYTEXT": {}})).encode(),
+        json.dumps(answers(answers={"s0n0": {}})).encode(),
+    ],
+    ids=range(23),
+)
+def test_a_200_that_breaks_the_contract_is_rejected_and_counts_as_charged(
+    server: ScriptedServer, gateway: JevGateway, body: bytes
+) -> None:
+    server.reply = Reply(body=body)
+    assert fails(gateway, AnswerRejected).billed is True
+    # The control: the same gateway takes a good answer.
+    server.reply = reply()
+    assert gateway.decide(STATE, QUESTIONS).model == MODEL
+
+
+@pytest.mark.parametrize(
+    ("usage", "tokens"),
+    [
+        ({"input_tokens": 0, "output_tokens": 0}, (0, 0)),
+        ({"input_tokens": 300}, (300, None)),
+        ({"input_tokens": 300.0, "output_tokens": "36"}, (None, None)),
+        ({"input_tokens": True, "output_tokens": -1}, (None, None)),
+        ([], (None, None)),
+        ("many", (None, None)),
+        (None, (None, None)),
+    ],
+)
+def test_usage_that_is_not_said_in_whole_numbers_is_unknown_and_never_guessed(
+    server: ScriptedServer,
+    gateway: JevGateway,
+    usage: object,
+    tokens: tuple[int | None, int | None],
+) -> None:
+    server.reply = reply(usage=usage)
+    decision = gateway.decide(STATE, QUESTIONS)
+    assert (decision.input_tokens, decision.output_tokens) == tokens
+
+
+def test_a_missing_answer_is_left_to_the_verdict_of_its_item(
+    server: ScriptedServer, gateway: JevGateway
+) -> None:
+    server.reply = reply(answers={"s0": answers()["answers"]["s0"]})
+    assert set(gateway.decide(STATE, QUESTIONS).answers) == {"s0"}
+
+
+def test_the_model_that_must_answer_can_be_another_than_the_one_that_is_asked(
+    server: ScriptedServer,
+) -> None:
+    with connected(server.url, answer_model="typesafe/jev-1.14-20261120") as gateway:
+        server.reply = reply(model="typesafe/jev-1.14-20261120")
+        assert gateway.decide(STATE, QUESTIONS).model == "typesafe/jev-1.14-20261120"
+        assert gateway.pinned_model == MODEL
+        server.reply = reply()
+        fails(gateway, AnswerRejected)
+
+
+def test_any_body_is_a_decision_or_a_rejection_and_nothing_else(
+    server: ScriptedServer, gateway: JevGateway
+) -> None:
+    values = st.recursive(
+        st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.sampled_from(("s0", "p0", "input_tokens", "x")), inner)
+        ),
+        max_leaves=8,
+    )
+    bodies = st.binary(max_size=50) | st.fixed_dictionaries(
+        {"model": st.just(MODEL) | values, "answers": values, "usage": values}
+    ).map(lambda body: json.dumps(body).encode())
+
+    @thorough
+    @example(json.dumps(answers()).encode())
+    @given(bodies)
+    def ask(body: bytes) -> None:
+        server.reply = Reply(body=body)
+        try:
+            decision = gateway.decide(STATE, QUESTIONS)
+        except AnswerRejected as rejection:
+            outcomes.append(rejection.billed)
+        else:
+            outcomes.append(set(decision.answers) <= set(QUESTIONS))
+
+    outcomes: list[bool] = []
+    ask()
+    assert outcomes
+    assert all(outcomes)
+
+
+@pytest.mark.parametrize("length", [MAX_STATE_CHARACTERS, MAX_STATE_CHARACTERS + 1])
+def test_a_state_of_64000_characters_is_sent_and_a_longer_one_is_not(
+    server: ScriptedServer, gateway: JevGateway, length: int
+) -> None:
+    server.reply = reply()
+    state = "STATETEXT" + "x" * (length - 9)
+    if length <= MAX_STATE_CHARACTERS == 64_000:
+        gateway.decide(state, QUESTIONS)
+        assert len(server.requests) == 1
+    else:
+        with pytest.raises(RequestTooLarge) as refused:
+            gateway.decide(state, QUESTIONS)
+        assert server.requests == []
+        assert refused.value.billed is False
+        assert "STATETEXT" not in str(refused.value)
+
+
+@pytest.mark.parametrize("count", [MAX_QUESTIONS, MAX_QUESTIONS + 1])
+def test_a_hundred_questions_are_sent_and_one_more_is_not(
+    server: ScriptedServer, gateway: JevGateway, count: int
+) -> None:
+    server.reply = reply(answers={})
+    questions = {f"s{n}": QUESTIONS["s0"] for n in range(count)}
+    if count <= MAX_QUESTIONS == 100:
+        gateway.decide(STATE, questions)
+        assert len(server.requests) == 1
+    else:
+        with pytest.raises(RequestTooLarge):
+            gateway.decide(STATE, questions)
+        assert server.requests == []
+
+
+def test_a_judge_connects_at_its_first_use_and_again_after_it_was_closed(
+    server: ScriptedServer,
+) -> None:
+    server.reply = reply()
+    gateway = JevGateway(base_url=server.url)
+    gateway.close()  # nothing to close yet
+    for _ in range(2):
+        assert gateway.decide(STATE, QUESTIONS).model == MODEL
+        gateway.close()
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize("key", [None, "", "  ", "\n"])
+def test_no_judge_is_asked_without_a_key(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, key: str | None
+) -> None:
+    if key is None:
+        monkeypatch.delenv("JEV_API_KEY")
+    else:
+        monkeypatch.setenv("JEV_API_KEY", key)
+    with pytest.raises(MissingApiKey, match="JEV_API_KEY"):
+        JevGateway().connect()
+    with pytest.raises(MissingApiKey):
+        JevGateway(base_url=server.url).decide(STATE, QUESTIONS)
+    assert server.requests == []
+
+
+def test_the_key_is_no_field_of_the_resource_and_the_space_around_it_is_not_sent(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JEV_API_KEY", f" {KEY}\n")
+    server.reply = reply()
+    with connected(server.url) as gateway:
+        gateway.decide(STATE, QUESTIONS)
+        assert KEY not in repr(gateway)
+        assert KEY not in gateway.model_dump_json()
+    assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
+
+
+@pytest.mark.parametrize(
+    "alias",
+    [
+        "jev-latest",
+        "jev-preview",
+        "jev",
+        "mock",
+        "jev-1.14-latest",
+        "jev-1.14.0-preview",
+        "JEV-1.14-LATEST",
+        "jev-stable-1.14",
+        "",
+    ],
+)
+def test_an_alias_is_no_pinned_model_and_is_refused_before_anything_is_sent(
+    server: ScriptedServer, alias: str
+) -> None:
+    with pytest.raises(UnpinnedModel, match="JEV_MODEL"):
+        require_pinned(alias)
+    with pytest.raises(UnpinnedModel):
+        JevGateway(base_url=server.url, model=alias).connect()
+    with pytest.raises(UnpinnedModel):
+        JevGateway(base_url=server.url, model=alias).decide(STATE, QUESTIONS)
+    assert server.requests == []
+
+
+@pytest.mark.parametrize(
+    "model",
+    ["jev-1.14.0", "jev-1.13.0", "jev-1.13", "typesafe/jev-20261120", "qwen3:8b", "llama-3.1-8b"],
+)
+def test_a_name_that_carries_a_version_is_pinned(model: str) -> None:
+    require_pinned(model)
+    with connected("http://127.0.0.1:9", model=model) as gateway:
+        assert gateway.pinned_model == model
+
+
+# An independent server of the contract, from the package index, with faults to inject.
+
+MOCK_KEY = "mock-key"
+MOCK_MODEL = "jevcompat-mock-0.1"
+ITEMS: list[Item] = [
+    Pair(memory("".join(HOSTILE), topic="```"), memory("b", number=1), 0.86),
+    single(3, number=10),
+    single(2, memory_type="blocker", number=20),
+    single(number=30),
+]
+
+
+@contextmanager
+def mock_judge(*faults: str) -> Iterator[str]:
+    """The base URL of `jevcompat mock` in a process of its own, once it listens."""
+    command = [sys.executable, "-m", "jevcompat.cli", "mock", "--port", "0", "--key", MOCK_KEY]
+    for fault in faults:
+        command += ["--fault", fault]
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, encoding="utf-8"
+    )
+    assert process.stderr is not None
+    try:
+        # It binds port 0 and then says which one it got, so there is nothing to poll for.
+        said = ""
+        while not (found := re.search(r"http://127\.0\.0\.1:\d+", said)):
+            line = process.stderr.readline()
+            assert line, f"jevcompat mock ended: {said}"
+            said += line
+        yield found.group()
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+@contextmanager
+def asking(
+    monkeypatch: pytest.MonkeyPatch, *faults: str, model: str = "jev-1.13.0"
+) -> Iterator[JevGateway]:
+    monkeypatch.setenv("JEV_API_KEY", MOCK_KEY)
+    with (
+        mock_judge(*faults) as url,
+        connected(url, model=model, answer_model=MOCK_MODEL) as gateway,
+    ):
+        yield gateway
+
+
+def read(decision: Decision) -> dict[str, Verdict | str]:
+    """The verdict on each item by ref, or why its answer was rejected."""
+    found: dict[str, Verdict | str] = {}
+    for item, ref in zip(ITEMS, refs_of(ITEMS), strict=True):
+        try:
+            found[ref] = verdict_of(item, ref, decision.answers.get(ref))
+        except AnswerRejected as rejection:
+            found[ref] = str(rejection)
+    return found
+
+
+def test_the_independent_mock_takes_our_request_and_all_its_answers_are_verdicts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with asking(monkeypatch) as gateway:
+        decision = gateway.decide(*render(ITEMS, AS_OF))
+    assert decision.model == MOCK_MODEL
+    assert decision.request_id == "req_mock"
+    assert decision.input_tokens is not None
+    assert decision.output_tokens == 2 * len(ITEMS)
+    verdicts = read(decision)
+    assert list(verdicts) == ["p0", "s0", "s1", "s2"]
+    for ref, verdict in verdicts.items():
+        assert isinstance(verdict, Verdict), verdict
+        assert verdict.probability == decision.answers[ref]["probabilities"][verdict.answer_key]  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [("choice-sum", "the probabilities sum to 1."), ("choice-second", "not a most probable one")],
+)
+def test_a_fault_in_every_answer_of_the_mock_rejects_every_item(
+    monkeypatch: pytest.MonkeyPatch, fault: str, reason: str
+) -> None:
+    with asking(monkeypatch, fault) as gateway:
+        verdicts = read(gateway.decide(*render(ITEMS, AS_OF)))
+    for ref, verdict in verdicts.items():
+        assert isinstance(verdict, str), verdict
+        assert verdict.startswith(f"{ref}: ")
+        assert reason in verdict
+
+
+def test_a_mock_that_answers_the_first_question_only_rejects_the_other_items_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with asking(monkeypatch, "first-question-only") as gateway:
+        verdicts = read(gateway.decide(*render(ITEMS, AS_OF)))
+    assert isinstance(verdicts.pop("p0"), Verdict)
+    assert verdicts == {ref: f"{ref}: the answer is not a choice." for ref in ("s0", "s1", "s2")}
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("extra-answer", "The judge answered questions that nobody asked."),
+        ("nan", "The judge's answer is not JSON."),
+        ("xssi-200", "The judge's answer is not JSON."),
+    ],
+)
+def test_a_fault_in_the_mocks_envelope_rejects_the_whole_call_as_charged(
+    monkeypatch: pytest.MonkeyPatch, fault: str, message: str
+) -> None:
+    with asking(monkeypatch, fault) as gateway, pytest.raises(AnswerRejected) as rejection:
+        gateway.decide(*render(ITEMS, AS_OF))
+    assert str(rejection.value) == message
+    assert rejection.value.billed is True
+
+
+def test_a_mock_that_lowers_the_case_of_keys_cannot_harm_since_ours_have_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keys = [
+        choice.key
+        for item, ref in zip(ITEMS, refs_of(ITEMS), strict=True)
+        for choice in choices(item, ref)
+    ]
+    assert keys == [key.lower() for key in keys]
+    with asking(monkeypatch, "choice-key-case") as gateway:
+        state, questions = render(ITEMS, AS_OF)
+        assert all(
+            isinstance(verdict, Verdict)
+            for verdict in read(gateway.decide(state, questions)).values()
+        )
+        # The control: the fault is at work, and capitals would not have come back as they went.
+        shouted = {
+            ref: {**asked, "criteria": {key.upper(): None for key in asked["criteria"]}}  # type: ignore[attr-defined]
+            for ref, asked in questions.items()
+        }
+        returned = gateway.decide(state, shouted).answers
+    assert {ref: set(answer["probabilities"]) for ref, answer in returned.items()} == {  # type: ignore[index]
+        ref: set(asked["criteria"])  # type: ignore[call-overload]
+        for ref, asked in questions.items()
+    }
+
+
+@pytest.mark.parametrize("fault", ["no-usage", "float-usage"])
+def test_a_mock_that_does_not_say_its_usage_is_taken_with_unknown_tokens(
+    monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    with asking(monkeypatch, fault) as gateway:
+        decision = gateway.decide(*render(ITEMS, AS_OF))
+    assert (decision.input_tokens, decision.output_tokens) == (None, None)
+    assert all(isinstance(verdict, Verdict) for verdict in read(decision).values())
+
+
+def test_the_confidence_of_the_mock_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with asking(monkeypatch, "confidence-over") as gateway:
+        decision = gateway.decide(*render(ITEMS, AS_OF))
+    assert all(answer["confidence"] == 1.5 for answer in decision.answers.values())  # type: ignore[index]
+    for verdict in read(decision).values():
+        assert isinstance(verdict, Verdict)
+        assert verdict.probability <= 1
+
+
+def test_the_mock_refuses_a_wrong_key_and_a_model_it_does_not_know(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with mock_judge() as url:
+        monkeypatch.setenv("JEV_API_KEY", "another-KEYTEXT")
+        with connected(url, model="jev-1.13.0", answer_model=MOCK_MODEL) as gateway:
+            assert "JEV_API_KEY" in str(fails(gateway, GatewayRefused))
+        monkeypatch.setenv("JEV_API_KEY", MOCK_KEY)
+        with connected(url, model="jev-1.14.0", answer_model=MOCK_MODEL) as gateway:
+            assert "JEV_MODEL" in str(fails(gateway, GatewayRefused))
+        with connected(f"{url}/elsewhere", model="jev-1.13.0") as gateway:
+            assert "JEV_BASE_URL" in str(fails(gateway, GatewayRefused))
+        with (
+            connected(url, model="jev-1.13.0") as gateway,
+            pytest.raises(AnswerRejected, match="JEV_ANSWER_MODEL"),
+        ):
+            gateway.decide(*render(ITEMS, AS_OF))
