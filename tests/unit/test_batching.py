@@ -20,7 +20,7 @@ from forgetting_assets.judging.items import Item, Memory, Pair, Single
 from forgetting_assets.judging.rendering import refs_of, render
 from tests.items import AS_OF, memory, single
 
-thorough = settings(deadline=None, max_examples=100)
+thorough = settings(deadline=None, max_examples=25)
 
 # Topics are not cut, so a topic's length sets the size of the state. Two of the characters grow
 # when they are escaped, so that length alone does not tell the size.

@@ -37,7 +37,7 @@ from tests.items import (
 )
 from tests.support import block_of
 
-thorough = settings(deadline=None, max_examples=100)
+thorough = settings(deadline=None, max_examples=50)
 some_items = st.lists(items(), min_size=1, max_size=4)
 
 
