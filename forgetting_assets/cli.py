@@ -179,13 +179,14 @@ def tenants_list() -> None:
     console.print(table)
 
 
+Slug = Annotated[str, typer.Argument(metavar="SLUG", help="The tenant's slug.")]
 Judgment = Annotated[bool, typer.Option("--judgment", help="The judge may read its memories.")]
 Archival = Annotated[bool, typer.Option("--archival", help="The sweep may archive evidence.")]
 
 
 @tenants_app.command("opt-in")
 def opt_in(
-    slug: Annotated[str, typer.Argument(metavar="SLUG")],
+    slug: Slug,
     judgment: Judgment = False,
     archival: Archival = False,
 ) -> None:
@@ -195,7 +196,7 @@ def opt_in(
 
 @tenants_app.command("opt-out")
 def opt_out(
-    slug: Annotated[str, typer.Argument(metavar="SLUG")],
+    slug: Slug,
     judgment: Judgment = False,
     archival: Archival = False,
 ) -> None:

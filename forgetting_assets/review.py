@@ -95,9 +95,12 @@ def _superseded_already(tx: TenantTransaction, proposal: sa.Row[Any]) -> bool:
 
 def _require_unchanged(tx: TenantTransaction, proposal: sa.Row[Any]) -> None:
     """Both sides are live, not episodic, and exactly what the judge saw."""
-    seen = {proposal.memory_id: (proposal.memory_content_hash, proposal.memory_freshness)}
+    # An item is of one type: the related memory has the subject's.
+    type_ = proposal.memory_type
+    seen = {proposal.memory_id: (type_, proposal.memory_content_hash, proposal.memory_freshness)}
     if proposal.related_memory_id is not None:
         seen[proposal.related_memory_id] = (
+            type_,
             proposal.related_content_hash,
             proposal.related_freshness,
         )
@@ -111,7 +114,7 @@ def _require_unchanged(tx: TenantTransaction, proposal: sa.Row[Any]) -> None:
             )
         if memory.memory_type in ("event", "note"):
             raise ReviewRefused(f"Memory {memory_id} is episodic now and is never collapsed.")
-        if (memory.content_hash, memory.freshness) != as_judged:
+        if (memory.memory_type, memory.content_hash, memory.freshness) != as_judged:
             raise ReviewRefused(
                 f"Memory {memory_id} was changed or reviewed since the judge saw it. Reject the "
                 "proposal, or let the next pass withdraw it and judge the memory anew."

@@ -347,9 +347,7 @@ class Pass:
 
     def proposals(self, partition: Partition) -> proposals.WrittenProposals:
         """Write the proposals of what was judged."""
-        return proposals.write(
-            self.store.database, partition, self.policy, self.judge.pinned_model, self.now
-        )
+        return proposals.write(self.store.database, partition, self.policy, self.now)
 
     def sweep(self, partition: Partition) -> evidence.Sweep:
         """Archive evidence."""
@@ -360,3 +358,106 @@ class Pass:
         self.candidates(partition)
         self.verdicts(partition)
         return self.proposals(partition)
+
+
+def record_verdict(
+    store: Store,
+    user_id: UUID,
+    memory_id: UUID,
+    *,
+    newer: UUID | None = None,
+    verdict: str = "keep",
+    related: UUID | None = None,
+    judged_at: datetime = TODAY,
+    day: date | None = None,
+    proposal: str | None = None,
+) -> UUID:
+    """A verdict written past the judge, of a pair when ``newer`` is given; its id.
+
+    ``proposal`` is the status of the retention proposal under the same id; None writes none.
+    """
+    verdict_id = uuid4()
+    store.execute(
+        """
+        INSERT INTO forgetting.judged_verdicts (id, run_date, user_id, kind, memory_id, newer_id,
+            memory_type, verdict, related_memory_id, answer_key, probability, probabilities, model,
+            answer_model, input_digest, memory_content_hash, memory_freshness, judged_at)
+        SELECT :id, :day, m.user_id, CASE WHEN CAST(:newer AS uuid) IS NULL THEN 'single'
+            ELSE 'pair' END, m.id, :newer, m.memory_type, :verdict, :related, 'key', 0.95, '{}',
+            :model, :model, CAST(:id AS text), m.content_hash,
+            greatest(m.updated_at, m.last_reviewed_at), :judged_at
+        FROM memories AS m WHERE m.user_id = :user_id AND m.id = :memory_id
+        """,
+        id=verdict_id,
+        # The last day that had ended when it was judged, and never DAY itself.
+        day=day or min((judged_at - timedelta(days=1)).date(), DAY - timedelta(days=1)),
+        user_id=user_id,
+        memory_id=memory_id,
+        newer=newer,
+        verdict=verdict,
+        related=related,
+        model=MODEL,
+        judged_at=judged_at,
+    )
+    if proposal is not None:
+        store.execute(
+            """
+            INSERT INTO retention_proposals (id, user_id, memory_id, action, related_memory_id,
+                probability, probabilities, model, status, created_at)
+            VALUES (:id, :user_id, :memory_id, :verdict, :related, 0.95, '{}', :model, :status,
+                :judged_at)
+            """,
+            id=verdict_id,
+            user_id=user_id,
+            memory_id=memory_id,
+            verdict=verdict,
+            related=related,
+            model=MODEL,
+            status=proposal,
+            judged_at=judged_at,
+        )
+    return verdict_id
+
+
+def record_edge(
+    store: Store, user_id: UUID, from_id: UUID, to_id: UUID, edge_type: str = "supersedes"
+) -> None:
+    """An edge between two memories, as the store's other write paths leave it."""
+    store.execute(
+        """
+        INSERT INTO memory_edges (user_id, from_id, to_id, edge_type, created_by)
+        VALUES (:user_id, :from_id, :to_id, :edge_type, 'test')
+        """,
+        user_id=user_id,
+        from_id=from_id,
+        to_id=to_id,
+        edge_type=edge_type,
+    )
+
+
+def record_consolidation(
+    store: Store, user_id: UUID, from_id: UUID, to_id: UUID, status: str = "proposed"
+) -> None:
+    """A consolidation proposal between two memories."""
+    store.execute(
+        """
+        INSERT INTO consolidation_proposals (user_id, from_id, to_id, edge_type, memory_type,
+            similarity, status)
+        VALUES (:user_id, :from_id, :to_id, 'updates', 'fact', 0.9, :status)
+        """,
+        user_id=user_id,
+        from_id=from_id,
+        to_id=to_id,
+        status=status,
+    )
+
+
+def by_topic(answers: dict[str, Answer], otherwise: Answer | None = None) -> Answer:
+    """Answer each item by the topic of its judged memory, in a pair the older one; else keep."""
+    fallback = otherwise or say("keep")
+
+    def answer(item: dict[str, Any], keys: list[str]) -> object:
+        judged = item["older"] if item["kind"] == "pair" else item["memory"]
+        return answers.get(judged["topic"], fallback)(item, keys)
+
+    return answer

@@ -12,7 +12,6 @@ from forgetting_assets.store import proposals
 from resources.clock import Clock
 from resources.database import Database
 from resources.flag import Flag
-from resources.gateway import Gateway
 from resources.policy import Policy
 
 TABLE = "public.retention_proposals"
@@ -47,7 +46,6 @@ LINEAGE = metadata.lineage(
 def retention_proposals(
     context: dg.AssetExecutionContext,
     database: Database,
-    gateway: dg.ResourceParam[Gateway],
     flag: Flag,
     policy: Policy,
     clock: Clock,
@@ -64,9 +62,7 @@ def retention_proposals(
     done: list[proposals.WrittenProposals] = []
     for partition in (partitions := list(selected(context, database, clock))):
         if partition.tenant.judgment_enabled:
-            done.append(
-                proposals.write(database, partition, policy, gateway.pinned_model, clock.now())
-            )
+            done.append(proposals.write(database, partition, policy, clock.now()))
     if not partitions:
         return
     proposed = sum((each.proposed for each in done), Counter[str]())

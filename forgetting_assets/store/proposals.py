@@ -33,7 +33,7 @@ class WrittenProposals:
 
 
 def write(
-    database: Database, partition: Partition, policy: Policy, model: str, now: datetime
+    database: Database, partition: Partition, policy: Policy, now: datetime
 ) -> WrittenProposals:
     """Write a proposal for each verdict of the partition that has none yet, and verify.
 
@@ -43,7 +43,7 @@ def write(
     done = WrittenProposals()
     with database.tenant(partition.user_id, exclusive=True) as tx:
         done.withdrawn = tx.run(QUERIES["withdraw_overtaken"])
-        for row in tx.rows(QUERIES["read_unproposed"], run_date=partition.run_date, model=model):
+        for row in tx.rows(QUERIES["read_unproposed"], run_date=partition.run_date):
             done.withdrawn += tx.run(
                 QUERIES["withdraw_replaced"], run_date=partition.run_date, memory_id=row.memory_id
             )

@@ -183,5 +183,9 @@ BEGIN
 END
 $$;
 
-CREATE TRIGGER refuse_unjudgeable BEFORE INSERT ON retention_proposals
+CREATE TRIGGER refuse_unjudgeable_insert BEFORE INSERT ON retention_proposals
 FOR EACH ROW EXECUTE FUNCTION forgetting.refuse_unjudgeable();
+
+CREATE TRIGGER refuse_unjudgeable_update BEFORE UPDATE ON retention_proposals
+FOR EACH ROW WHEN (new.status IN ('proposed', 'applied'))
+EXECUTE FUNCTION forgetting.refuse_unjudgeable();

@@ -3,28 +3,27 @@
 -- name: select_stale_singles
 -- The stalest unsettled memories up to the cap, each with the exact total beyond it. A verdict
 -- settles a memory until its freshness, or that of the newer memory it names, moves past it, or until
--- a newer neighbour at or above the floor is created after it. This partition's own verdicts and
--- proposals settle nothing.
+-- there is a newer neighbour at or above the floor that was created after the verdict's day, so that
+-- the judge did not see it. This partition's own verdicts and proposals settle nothing.
 WITH stale AS (
     SELECT
-        m.id,
-        m.memory_type,
-        m.scope,
-        m.created_at,
-        m.embedding,
-        em.embedding_model,
-        greatest(m.updated_at, m.last_reviewed_at) AS freshness,
+        m.*,
         coalesce(
-            CAST(CAST(:floors AS jsonb) ->> em.embedding_model AS double precision), :default_floor
+            CAST(CAST(:floors AS jsonb) ->> m.embedding_model AS double precision), :default_floor
         ) AS floor
-    FROM memories AS m
-    LEFT JOIN forgetting.embedding_models AS em ON m.user_id = em.user_id AND m.id = em.memory_id
+    FROM forgetting.live_memories AS m
     WHERE
         m.user_id = :user_id
-        AND m.status = 'active' AND m.valid_to IS NULL
         AND m.memory_type IN ('decision', 'preference', 'blocker', 'fact')
-        AND greatest(m.updated_at, m.last_reviewed_at) < :stale_before
+        AND m.freshness < :stale_before
         AND m.created_at <= :as_of
+        AND NOT EXISTS (
+            SELECT 1
+            FROM forgetting.waiting_memories AS w
+            WHERE
+                w.user_id = :user_id AND w.memory_id = m.id
+                AND w.run_date IS DISTINCT FROM :run_date
+        )
 ),
 
 unsettled AS (
@@ -46,30 +45,15 @@ unsettled AS (
                 )
                 AND NOT EXISTS (
                     SELECT 1
-                    FROM memories AS n
-                    LEFT JOIN forgetting.embedding_models AS nm
-                        ON n.user_id = nm.user_id AND n.id = nm.memory_id
+                    FROM forgetting.live_memories AS n
                     WHERE
                         n.user_id = :user_id
-                        AND n.status = 'active' AND n.valid_to IS NULL
                         AND n.memory_type = s.memory_type AND n.scope = s.scope
-                        AND n.created_at > v.judged_at AND n.created_at <= :as_of
+                        AND n.created_at > CAST(v.run_date + 1 AS timestamp) AT TIME ZONE 'UTC'
+                        AND n.created_at <= :as_of
                         AND (n.created_at, n.id) > (s.created_at, s.id)
-                        AND nm.embedding_model IS NOT DISTINCT FROM s.embedding_model
-                        AND vector_norm(n.embedding) > 0 AND vector_norm(s.embedding) > 0
+                        AND n.embedding_model IS NOT DISTINCT FROM s.embedding_model
                         AND 1 - (n.embedding <=> s.embedding) >= s.floor
-                )
-        )
-        AND NOT EXISTS (
-            SELECT 1
-            FROM retention_proposals AS p
-            WHERE
-                p.user_id = :user_id AND p.status = 'proposed'
-                AND s.id IN (p.memory_id, p.related_memory_id)
-                AND NOT EXISTS (
-                    SELECT 1
-                    FROM forgetting.judged_verdicts AS own
-                    WHERE own.user_id = :user_id AND own.id = p.id AND own.run_date = :run_date
                 )
         )
         -- A blocker can only be kept or contradicted, so without a newer one there is no question.
@@ -77,17 +61,14 @@ unsettled AS (
             s.memory_type <> 'blocker'
             OR EXISTS (
                 SELECT 1
-                FROM memories AS n
-                LEFT JOIN forgetting.embedding_models AS nm
-                    ON n.user_id = nm.user_id AND n.id = nm.memory_id
+                FROM forgetting.live_memories AS n
                 WHERE
                     n.user_id = :user_id
-                    AND n.status = 'active' AND n.valid_to IS NULL
                     AND n.memory_type = s.memory_type AND n.scope = s.scope
                     AND n.created_at <= :as_of
                     AND (n.created_at, n.id) > (s.created_at, s.id)
-                    AND nm.embedding_model IS NOT DISTINCT FROM s.embedding_model
-                    AND vector_norm(n.embedding) > 0 AND vector_norm(s.embedding) > 0
+                    AND n.embedding_model IS NOT DISTINCT FROM s.embedding_model
+                    AND n.embedding IS NOT NULL AND s.embedding IS NOT NULL
             )
         )
 ),
@@ -125,17 +106,14 @@ CROSS JOIN
             SELECT
                 n.id,
                 1 - (n.embedding <=> t.embedding) AS similarity
-            FROM memories AS n
-            LEFT JOIN forgetting.embedding_models AS nm
-                ON n.user_id = nm.user_id AND n.id = nm.memory_id
+            FROM forgetting.live_memories AS n
             WHERE
                 n.user_id = :user_id
-                AND n.status = 'active' AND n.valid_to IS NULL
                 AND n.memory_type = t.memory_type AND n.scope = t.scope
                 AND n.created_at <= :as_of
                 AND (n.created_at, n.id) > (t.created_at, t.id)
-                AND nm.embedding_model IS NOT DISTINCT FROM t.embedding_model
-                AND vector_norm(n.embedding) > 0 AND vector_norm(t.embedding) > 0
+                AND n.embedding_model IS NOT DISTINCT FROM t.embedding_model
+                AND n.embedding IS NOT NULL AND t.embedding IS NOT NULL
             ORDER BY similarity DESC, n.id ASC
             LIMIT 3
         ) AS k

@@ -25,40 +25,17 @@ WHERE
     AND m.memory_type IN ('event', 'note');
 
 -- name: collapse_in_judged_verdicts
--- The verdict that stands for an item of the partition is not about, beside or in favour of an
--- event or a note.
-WITH items AS (
-    SELECT
-        cp.older_id AS memory_id,
-        cp.newer_id
-    FROM forgetting.conflict_pairs AS cp
-    WHERE cp.user_id = :user_id AND cp.run_date = :run_date
-    UNION ALL
-    SELECT
-        sc.memory_id,
-        CAST(NULL AS uuid) AS newer_id
-    FROM forgetting.stale_candidates AS sc
-    WHERE sc.user_id = :user_id AND sc.run_date = :run_date AND NOT sc.in_pair
-),
-
-standing AS (
-    SELECT DISTINCT ON (v.memory_id)
-        v.memory_id,
-        v.newer_id,
-        v.related_memory_id
-    FROM forgetting.judged_verdicts AS v
-    INNER JOIN items AS i
-        ON v.memory_id = i.memory_id AND v.newer_id IS NOT DISTINCT FROM i.newer_id
-    WHERE v.user_id = :user_id AND v.run_date = :run_date
-    ORDER BY v.memory_id ASC, v.judged_at DESC, v.id DESC
-)
-
+-- No verdict that stands for an item of the partition is about, beside or in favour of an event or
+-- a note.
 SELECT
     m.id,
     'a verdict names an ' || m.memory_type AS reason
-FROM standing AS s
-INNER JOIN memories AS m ON m.id IN (s.memory_id, s.newer_id, s.related_memory_id)
-WHERE m.user_id = :user_id AND m.memory_type IN ('event', 'note');
+FROM forgetting.standing_verdicts AS s
+INNER JOIN memories AS m
+    ON s.user_id = m.user_id AND m.id IN (s.memory_id, s.newer_id, s.related_memory_id)
+WHERE
+    s.user_id = :user_id AND s.run_date = :run_date
+    AND m.memory_type IN ('event', 'note');
 
 -- name: collapse_in_retention_proposals
 -- No open or applied proposal of the tenant names an event or a note, in any partition.
@@ -122,9 +99,9 @@ WITH live AS (
     SELECT
         m.scope,
         count(*) AS memories
-    FROM memories AS m
+    FROM forgetting.live_memories AS m
     WHERE
-        m.user_id = :user_id AND m.status = 'active' AND m.valid_to IS NULL
+        m.user_id = :user_id
         AND m.memory_type IN ('decision', 'preference', 'blocker', 'fact')
     GROUP BY m.scope
 ),
@@ -133,9 +110,9 @@ ending AS (
     SELECT
         m.scope,
         count(DISTINCT m.id) AS memories
-    FROM forgetting.judged_verdicts AS v
-    INNER JOIN memories AS m ON v.user_id = m.user_id AND v.memory_id = m.id
-    WHERE v.user_id = :user_id AND v.run_date = :run_date AND v.verdict <> 'keep'
+    FROM forgetting.standing_verdicts AS s
+    INNER JOIN memories AS m ON s.user_id = m.user_id AND s.memory_id = m.id
+    WHERE s.user_id = :user_id AND s.run_date = :run_date AND s.verdict <> 'keep'
     GROUP BY m.scope
 )
 

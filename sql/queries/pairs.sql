@@ -6,38 +6,23 @@
 -- stand inside the statement, so that a caller's cap is never used up by pairs that are settled.
 WITH eligible AS (
     SELECT
-        m.id,
-        m.memory_type,
-        m.scope,
-        m.project,
-        m.created_at,
-        m.embedding,
-        em.embedding_model,
-        greatest(m.updated_at, m.last_reviewed_at) AS freshness,
+        m.*,
         coalesce(
-            CAST(CAST(:floors AS jsonb) ->> em.embedding_model AS double precision), :default_floor
+            CAST(CAST(:floors AS jsonb) ->> m.embedding_model AS double precision), :default_floor
         ) AS floor
-    FROM memories AS m
-    LEFT JOIN forgetting.embedding_models AS em ON m.user_id = em.user_id AND m.id = em.memory_id
+    FROM forgetting.live_memories AS m
     WHERE
         m.user_id = :user_id
-        AND m.status = 'active' AND m.valid_to IS NULL
         AND m.memory_type IN ('decision', 'preference', 'fact')
         AND m.created_at <= :as_of
-        -- A zero vector has no direction, and its cosine NaN sorts above every floor.
-        AND m.embedding IS NOT NULL AND vector_norm(m.embedding) > 0
+        AND m.embedding IS NOT NULL
         -- A memory of an open proposal waits for the human; this partition's own do not count.
         AND NOT EXISTS (
             SELECT 1
-            FROM retention_proposals AS p
+            FROM forgetting.waiting_memories AS w
             WHERE
-                p.user_id = :user_id AND p.status = 'proposed'
-                AND m.id IN (p.memory_id, p.related_memory_id)
-                AND NOT EXISTS (
-                    SELECT 1
-                    FROM forgetting.judged_verdicts AS own
-                    WHERE own.user_id = :user_id AND own.id = p.id AND own.run_date = :run_date
-                )
+                w.user_id = :user_id AND w.memory_id = m.id
+                AND w.run_date IS DISTINCT FROM :run_date
         )
 ),
 

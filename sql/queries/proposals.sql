@@ -1,8 +1,8 @@
 -- Retention proposals as the pass writes them. What a reviewer does stands in review.sql.
 
 -- name: withdraw_overtaken
--- Close open proposals that can no longer be accepted: a side is gone, became episodic, or was
--- changed or reviewed after the judge saw it.
+-- Close open proposals that can no longer be accepted: a side is gone, is of another type now (an
+-- event, a commitment), or was changed or reviewed after the judge saw it.
 UPDATE retention_proposals AS p
 SET status = 'dismissed'
 FROM forgetting.judged_verdicts AS v
@@ -12,75 +12,42 @@ WHERE
     AND (
         NOT EXISTS (
             SELECT 1
-            FROM memories AS m
+            FROM forgetting.live_memories AS m
             WHERE
                 m.user_id = :user_id AND m.id = p.memory_id
-                AND m.status = 'active' AND m.valid_to IS NULL
-                AND m.memory_type NOT IN ('event', 'note')
-                AND m.content_hash = v.memory_content_hash
-                AND greatest(m.updated_at, m.last_reviewed_at) = v.memory_freshness
+                AND m.memory_type = v.memory_type
+                AND m.content_hash = v.memory_content_hash AND m.freshness = v.memory_freshness
         )
         OR (
             p.related_memory_id IS NOT NULL
             AND NOT EXISTS (
                 SELECT 1
-                FROM memories AS m
+                FROM forgetting.live_memories AS m
                 WHERE
                     m.user_id = :user_id AND m.id = p.related_memory_id
-                    AND m.status = 'active' AND m.valid_to IS NULL
-                    AND m.memory_type NOT IN ('event', 'note')
+                    AND m.memory_type = v.memory_type
                     AND m.content_hash = v.related_content_hash
-                    AND greatest(m.updated_at, m.last_reviewed_at) = v.related_freshness
+                    AND m.freshness = v.related_freshness
             )
         )
     );
 
 -- name: read_unproposed
--- The newest verdict on each item of the partition that has no proposal yet, surest first.
-WITH items AS (
-    SELECT
-        cp.older_id AS memory_id,
-        cp.newer_id
-    FROM forgetting.conflict_pairs AS cp
-    WHERE cp.user_id = :user_id AND cp.run_date = :run_date
-    UNION ALL
-    SELECT
-        sc.memory_id,
-        CAST(NULL AS uuid) AS newer_id
-    FROM forgetting.stale_candidates AS sc
-    WHERE sc.user_id = :user_id AND sc.run_date = :run_date AND NOT sc.in_pair
-),
-
-newest AS (
-    SELECT DISTINCT ON (v.memory_id)
-        v.id,
-        v.memory_id,
-        v.verdict,
-        v.related_memory_id,
-        v.probability,
-        v.probabilities,
-        v.model
-    FROM forgetting.judged_verdicts AS v
-    INNER JOIN items AS i
-        ON v.memory_id = i.memory_id AND v.newer_id IS NOT DISTINCT FROM i.newer_id
-    WHERE v.user_id = :user_id AND v.run_date = :run_date AND v.model = :model
-    ORDER BY v.memory_id ASC, v.judged_at DESC, v.id DESC
-)
-
+-- The standing verdicts of the partition that have no proposal yet, surest first.
 SELECT
-    n.id,
-    n.memory_id,
-    n.verdict,
-    n.related_memory_id,
-    n.probability
-FROM newest AS n
+    s.id,
+    s.memory_id,
+    s.verdict,
+    s.probability
+FROM forgetting.standing_verdicts AS s
 WHERE
-    NOT EXISTS (
+    s.user_id = :user_id AND s.run_date = :run_date
+    AND NOT EXISTS (
         SELECT 1
         FROM retention_proposals AS p
-        WHERE p.user_id = :user_id AND p.id = n.id
+        WHERE p.user_id = :user_id AND p.id = s.id
     )
-ORDER BY n.probability DESC, n.memory_id ASC;
+ORDER BY s.probability DESC, s.memory_id ASC;
 
 -- name: withdraw_replaced
 -- Close this partition's open proposal on a memory whose item was judged anew.
@@ -105,22 +72,21 @@ FROM (
         v.user_id = :user_id AND v.id = :id
         AND NOT EXISTS (
             SELECT 1
-            FROM memories AS m
+            FROM forgetting.live_memories AS m
             WHERE
                 m.user_id = :user_id AND m.id = v.memory_id
-                AND m.status = 'active' AND m.valid_to IS NULL
-                AND m.content_hash = v.memory_content_hash
-                AND greatest(m.updated_at, m.last_reviewed_at) = v.memory_freshness
+                AND m.memory_type = v.memory_type
+                AND m.content_hash = v.memory_content_hash AND m.freshness = v.memory_freshness
                 AND (
                     v.related_memory_id IS NULL
                     OR EXISTS (
                         SELECT 1
-                        FROM memories AS r
+                        FROM forgetting.live_memories AS r
                         WHERE
                             r.user_id = :user_id AND r.id = v.related_memory_id
-                            AND r.status = 'active' AND r.valid_to IS NULL
+                            AND r.memory_type = v.memory_type
                             AND r.content_hash = v.related_content_hash
-                            AND greatest(r.updated_at, r.last_reviewed_at) = v.related_freshness
+                            AND r.freshness = v.related_freshness
                     )
                 )
         )

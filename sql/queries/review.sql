@@ -53,6 +53,7 @@ SELECT
     p.memory_id,
     p.related_memory_id,
     p.probability,
+    v.memory_type,
     v.memory_content_hash,
     v.memory_freshness,
     v.related_content_hash,

@@ -1,0 +1,49 @@
+-- The verdict that stands for each item of a partition: the newest one on that single or pair.
+CREATE OR REPLACE VIEW forgetting.standing_verdicts WITH (security_invoker = TRUE) AS
+WITH items AS (
+    SELECT
+        cp.user_id,
+        cp.run_date,
+        cp.older_id AS memory_id,
+        cp.newer_id
+    FROM forgetting.conflict_pairs AS cp
+    UNION ALL
+    SELECT
+        sc.user_id,
+        sc.run_date,
+        sc.memory_id,
+        CAST(NULL AS uuid) AS newer_id
+    FROM forgetting.stale_candidates AS sc
+    WHERE NOT sc.in_pair
+)
+
+SELECT DISTINCT ON (v.user_id, v.run_date, v.memory_id)
+    v.user_id,
+    v.run_date,
+    v.memory_id,
+    v.newer_id,
+    v.id,
+    v.verdict,
+    v.related_memory_id,
+    v.probability
+FROM forgetting.judged_verdicts AS v
+INNER JOIN items AS i
+    ON
+        v.user_id = i.user_id AND v.run_date = i.run_date AND v.memory_id = i.memory_id
+        AND v.newer_id IS NOT DISTINCT FROM i.newer_id
+ORDER BY v.user_id ASC, v.run_date ASC, v.memory_id ASC, v.judged_at DESC, v.id DESC;
+
+COMMENT ON VIEW forgetting.standing_verdicts IS
+'The newest verdict on each item that a partition selected; what proposals are written from.';
+COMMENT ON COLUMN forgetting.standing_verdicts.user_id IS 'The tenant.';
+COMMENT ON COLUMN forgetting.standing_verdicts.run_date IS 'The UTC day that the partition judges.';
+COMMENT ON COLUMN forgetting.standing_verdicts.memory_id IS 'The single, or the older of a pair.';
+COMMENT ON COLUMN forgetting.standing_verdicts.newer_id IS 'The newer of a pair; NULL = a single.';
+COMMENT ON COLUMN forgetting.standing_verdicts.id IS 'The verdict.';
+COMMENT ON COLUMN forgetting.standing_verdicts.verdict IS 'keep, archive, supersede or conflict.';
+COMMENT ON COLUMN forgetting.standing_verdicts.related_memory_id IS
+'The newer memory that supersede or conflict names; NULL otherwise.';
+COMMENT ON COLUMN forgetting.standing_verdicts.probability IS
+'Probability of the chosen answer, 0 to 1.';
+
+GRANT SELECT ON forgetting.standing_verdicts TO forgetting_runtime;

@@ -1,0 +1,646 @@
+"""The command line as a user meets it: a process, its exit code and what it prints."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+import sqlalchemy as sa
+import typer
+
+from forgetting_assets import cli as command_line
+from resources import embedded, migrations
+from resources.addresses import MEMORY_DATABASE, Addresses
+from resources.database import Database, engine
+from tests.support import Store
+
+BIN = Path(sys.executable).parent
+HANG = 300
+"""Seconds after which a command is taken to hang."""
+MARKER = "Ottoline keeps the violet ledger"
+DAY = "2026-08-31"
+ON = {"FORGETTING_PASS_ENABLED": "true", "FORGETTING_ARCHIVE_ENABLED": "true"}
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command did."""
+
+    code: int
+    out: str
+    err: str
+
+    def rows(self) -> dict[str, list[str]]:
+        """The cells of the table that it printed, by the row's name.
+
+        An indented row is named after the row that it stands under: "blast_radius judged_verdicts".
+        """
+        rows: dict[str, list[str]] = {}
+        above = ""
+        for line in self.out.splitlines():
+            if line.startswith("│"):
+                name, *cells = line[1:-1].split("│")
+                indented = name.startswith("   ")
+                above = above if indented else name.strip()
+                rows[f"{above} {name.strip()}" if indented else above] = [c.strip() for c in cells]
+        return rows
+
+
+@dataclass
+class Cli:
+    """`forgetting …` in a process of its own, with an environment of the test's own."""
+
+    home: Path
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def __call__(self, *arguments: str, **environment: str | None) -> Said:
+        """Run a command. A variable that is None is not set."""
+        given = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.home),
+            "FORGETTING_HOME": str(self.home / "forgetting"),
+            "COLUMNS": "160",
+            **self.environment,
+            **environment,
+        }
+        done = subprocess.run(
+            [BIN / "forgetting", *arguments],
+            env={name: value for name, value in given.items() if value is not None},
+            cwd=self.home,
+            capture_output=True,
+            text=True,
+            timeout=HANG,
+            check=False,
+        )
+        return Said(done.returncode, done.stdout, done.stderr)
+
+    def good(self, *arguments: str, **environment: str | None) -> Said:
+        """Run a command that must succeed and complain of nothing."""
+        said = self(*arguments, **environment)
+        assert (said.code, said.err) == (0, ""), said
+        return said
+
+    def sentence(self, *arguments: str, **environment: str | None) -> str:
+        """Run a command that must fail with one sentence on standard error; the sentence."""
+        said = self(*arguments, **environment)
+        assert said.code == 1, said
+        assert len(said.err.splitlines()) == 1, said
+        assert "Traceback" not in said.out + said.err
+        assert MARKER not in said.err
+        return said.err.strip()
+
+
+@pytest.fixture
+def cli(tmp_path: Path, places: Addresses) -> Cli:
+    """The command line on the test's own migrated database."""
+    assert places.admin is not None
+    migrations.create_database(
+        places.admin.set(database="postgres"),
+        str(places.dagster.database),
+        owner=str(places.dagster.username),
+    )
+    return Cli(
+        tmp_path,
+        {
+            "DATABASE_URL": places.memory.render_as_string(hide_password=False),
+            "DATABASE_ADMIN_URL": places.admin.render_as_string(hide_password=False),
+        },
+    )
+
+
+@pytest.fixture
+def judge() -> Iterator[dict[str, str]]:
+    """An independent server of the judge's contract, as the settings that reach it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = subprocess.Popen([BIN / "jevcompat", "mock", "--port", str(port)])
+    url = f"http://127.0.0.1:{port}"
+    try:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            with contextlib.suppress(httpx.TransportError):
+                if httpx.get(f"{url}/v1/models").status_code == 200:
+                    break
+            assert server.poll() is None
+            time.sleep(0.05)
+        yield {
+            "JEV_BASE_URL": url,
+            "JEV_MODEL": "jev-1.13.0",
+            "JEV_ANSWER_MODEL": "jevcompat-mock-0.1",
+            "JEV_API_KEY": "x",
+        }
+    finally:
+        server.kill()
+        server.wait()
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    """Every command and group of the command line, by what a user types."""
+
+    def walk(name: str, command: Any) -> Iterator[tuple[str, Any]]:
+        yield name, command
+        for each, child in getattr(command, "commands", {}).items():
+            yield from walk(f"{name} {each}", child)
+
+    yield from walk("forgetting", typer.main.get_command(command_line.app))
+
+
+ALL = dict(commands())
+
+
+def test_the_commands_are_these() -> None:
+    assert sorted(name for name, command in ALL.items() if not hasattr(command, "commands")) == [
+        "forgetting demo",
+        "forgetting dev",
+        "forgetting evidence dereference",
+        "forgetting import",
+        "forgetting migrate",
+        "forgetting review accept",
+        "forgetting review list",
+        "forgetting review reject",
+        "forgetting review show",
+        "forgetting run",
+        "forgetting tenants list",
+        "forgetting tenants opt-in",
+        "forgetting tenants opt-out",
+    ]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_command_and_option_has_help(name: str) -> None:
+    command = ALL[name]
+    assert (command.help or "").strip().endswith(".")
+    for parameter in command.params:
+        if parameter.name != "help":
+            assert (getattr(parameter, "help", None) or "").strip(), parameter.name
+
+
+def test_help_is_printed_without_a_database(tmp_path: Path) -> None:
+    cli = Cli(tmp_path, {"DATABASE_URL": "nonsense"})
+    said = cli.good("--help")
+    for name in ("demo", "dev", "import", "migrate", "run", "tenants", "review", "evidence"):
+        assert name in said.out
+    assert "--tenant" in cli.good("review", "accept", "--help").out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_run_with_the_flag_off_says_so_and_touches_nothing(tmp_path: Path) -> None:
+    cli = Cli(tmp_path, {"DATABASE_URL": "postgresql://nobody@/nothing?host=/nonexistent"})
+    arguments = ("run", "--tenant", "acme", "--date", DAY)
+    assert cli.good(*arguments).out == "FORGETTING_PASS_ENABLED is off: nothing was read.\n"
+    assert list(tmp_path.iterdir()) == []
+
+    said = cli.sentence(*arguments, FORGETTING_PASS_ENABLED="true")
+    assert "DATABASE_URL" in said, "with the flag on that address cannot be used"
+
+
+def test_run_with_the_flag_off_starts_no_embedded_server(tmp_path: Path) -> None:
+    said = Cli(tmp_path).good("run", "--tenant", "acme", "--date", DAY)
+    assert said.out == "FORGETTING_PASS_ENABLED is off: nothing was read.\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_tenant_is_a_sentence(cli: Cli, store: Store) -> None:
+    said = "There is no tenant globex: `forgetting tenants list` shows those that exist."
+    store.tenant("acme")
+    for arguments in (
+        ("run", "--date", DAY, "--tenant", "globex"),
+        ("review", "list", "--tenant", "globex"),
+        ("tenants", "opt-in", "globex", "--judgment"),
+    ):
+        assert cli.sentence(*arguments, **ON) == said
+    assert "acme" in cli.good("tenants", "list").out
+
+
+def test_a_retired_tenant_is_a_sentence(cli: Cli, store: Store, tmp_path: Path) -> None:
+    store.tenant("acme")
+    store.retire("acme")
+    said = cli.sentence("run", "--tenant", "acme", "--date", DAY, **ON)
+    assert said.startswith("The tenant acme was retired on 2026-09-01")
+    (tmp_path / "empty.jsonl").touch()
+    assert "retired" in cli.sentence("import", "empty.jsonl", "--tenant", "acme")
+
+
+@pytest.mark.parametrize("written", ["31.08.2026", "2026-02-30"])
+def test_a_malformed_date_is_a_sentence(tmp_path: Path, written: str) -> None:
+    cli = Cli(tmp_path, {"DATABASE_URL": "nonsense", **ON})
+    said = cli.sentence("run", "--tenant", "acme", "--date", written)
+    assert said == f"{written!r} is not a date: write it as 2026-08-31."
+
+
+def today() -> date:
+    return datetime.now(UTC).date()
+
+
+def test_a_day_that_has_not_ended_is_a_sentence(cli: Cli, store: Store) -> None:
+    store.tenant("acme")
+    run = ("run", "--tenant", "acme", "--date")
+    far = cli.sentence(*run, "2999-01-01", **ON)
+    assert far.startswith("2999-01-01 has not ended in UTC")
+
+    while True:
+        day = today()
+        said = cli(*run, day.isoformat(), **ON)
+        if day == today():
+            break
+    assert said.code == 1
+    newest = day - timedelta(days=1)
+    assert said.err == (
+        f"{day} has not ended in UTC, so it has no partition yet: the newest is {newest}.\n"
+    )
+    assert "2025-12-31" in cli.sentence(*run, "2025-12-31", **ON), "before FORGETTING_START_DATE"
+
+
+@pytest.mark.parametrize("slug", ["acme|2026-08-31", ""])
+def test_a_slug_that_is_no_partition_key_is_a_sentence(
+    cli: Cli, store: Store, tmp_path: Path, slug: str
+) -> None:
+    (tmp_path / "empty.jsonl").touch()
+    said = cli.sentence("import", "empty.jsonl", f"--tenant={slug}")
+    assert said.startswith("A tenant's slug has 1 to 63 of a-z, 0-9, _ and -")
+    assert store.rows("SELECT * FROM tenants") == []
+
+
+def test_a_superuser_in_database_url_is_a_sentence(cli: Cli) -> None:
+    admin = cli.environment["DATABASE_ADMIN_URL"]
+    for command in (("tenants", "list"), ("dev",)):
+        said = cli.sentence(*command, DATABASE_URL=admin)
+        assert said.startswith("The role postgres is a superuser, so it could read across tenants.")
+
+
+def test_an_unmigrated_database_is_a_sentence(cli: Cli, store: Store) -> None:
+    store.execute("DROP SCHEMA forgetting CASCADE")
+    said = cli.sentence("tenants", "list")
+    assert said == ("The database has no current schema: run `forgetting migrate` as its owner.")
+
+
+def test_a_missing_run_storage_is_a_sentence(cli: Cli, places: Addresses) -> None:
+    elsewhere = places.dagster.set(database="no_such_database").render_as_string(False)
+    said = cli.sentence("tenants", "list", DAGSTER_DATABASE_URL=elsewhere)
+    assert "no_such_database" in said
+    assert "`forgetting migrate`" in said
+
+
+def test_migrating_without_the_owner_is_a_sentence(cli: Cli) -> None:
+    said = cli.sentence("migrate", DATABASE_ADMIN_URL=None)
+    assert "DATABASE_ADMIN_URL" in said
+    said = cli.sentence("migrate", DATABASE_ADMIN_URL=cli.environment["DATABASE_URL"])
+    assert "DATABASE_ADMIN_URL" in said or "migration failed" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("FORGETTING_BUDGET_USD", "plenty"),
+        ("FORGETTING_GATEWAY", "oracle"),
+        ("FORGETTING_START_DATE", "spring"),
+        ("FORGETTING_PRICES", "cheap"),
+        ("DATABASE_URL", "mysql://root:hunter2@localhost/memory"),
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_named_in_a_sentence(
+    tmp_path: Path, name: str, value: str
+) -> None:
+    cli = Cli(tmp_path, {"DATABASE_URL": "postgresql://nobody@/nothing?host=/nonexistent", **ON})
+    said = cli.sentence("run", "--tenant", "acme", "--date", DAY, **{name: value})
+    assert name in said
+    assert "hunter2" not in said
+
+
+def test_opting_in_to_nothing_is_a_sentence(cli: Cli, store: Store) -> None:
+    store.tenant("acme")
+    assert "--judgment" in cli.sentence("tenants", "opt-in", "acme")
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, "No judge can be asked without a key: set JEV_API_KEY."),
+        (
+            {"JEV_API_KEY": "hunter2", "JEV_MODEL": "jev-latest"},
+            "JEV_MODEL must name one version, such as jev-1.14.0",
+        ),
+        (
+            {"JEV_API_KEY": "hunter2", "FORGETTING_GATEWAY": "scripted"},
+            "The scripted judge only runs on a demo database: set FORGETTING_GATEWAY=jev.",
+        ),
+    ],
+    ids=["no key", "alias", "scripted"],
+)
+def test_a_judge_that_cannot_be_asked_is_a_sentence_and_nothing_is_proposed(
+    cli: Cli, store: Store, settings: Mapping[str, str], expected: str
+) -> None:
+    acme = store.tenant("acme")
+    store.memory(acme, MARKER)
+    said = cli.sentence("run", "--tenant", "acme", "--date", DAY, **ON, **settings)
+    assert said.startswith(f"The pass failed for acme: {expected}")
+    assert "hunter2" not in said
+    assert store.rows("SELECT * FROM retention_proposals") == []
+    assert store.rows("SELECT * FROM llm_usage") == []
+
+
+def test_a_file_with_a_bad_line_is_refused_by_number(
+    cli: Cli, store: Store, tmp_path: Path
+) -> None:
+    (tmp_path / "bad.jsonl").write_text(json.dumps({"content": MARKER}) + "\n{\n")
+    said = cli("import", "bad.jsonl", "--tenant", "acme")
+    assert (said.code, said.out) == (1, "")
+    head, first, second = said.err.splitlines()
+    assert head == "Nothing of bad.jsonl was imported:"
+    assert first.startswith("  line 1: id: Field required; ")
+    assert second.startswith("  line 2: Invalid JSON: ")
+    assert MARKER not in said.err
+    assert store.rows("SELECT * FROM tenants") == []
+
+
+def test_an_argument_of_the_wrong_kind_shows_the_usage(tmp_path: Path) -> None:
+    cli = Cli(tmp_path)
+    said = cli("review", "accept", "not-an-id", "--tenant", "acme")
+    assert said.code == 2
+    assert "Usage: forgetting review accept" in said.err
+
+
+def test_evidence_is_printed_byte_for_byte_from_any_tier(cli: Cli, store: Store) -> None:
+    acme, globex = store.tenant("acme", judgment=False), store.tenant("globex")
+    content = "[bold]GET[/] /health 200\t\n\n  two trailing spaces  \n" + "x" * 500
+    hot = store.evidence(acme, content=content, age=1)
+    cold = store.evidence(acme, content=content + "!", age=90)
+    cli.good("run", "--tenant", "acme", "--date", DAY, **ON)
+    archived = store.rows("SELECT id FROM evidence WHERE archived_at IS NOT NULL")
+    assert archived == [{"id": cold}]
+    for id_, expected in ((hot, content), (cold, content + "!")):
+        assert cli.good("evidence", "dereference", str(id_), "--tenant", "acme").out == expected
+    foreign = str(store.evidence(globex))
+    said = cli.sentence("evidence", "dereference", foreign, "--tenant", "acme")
+    assert said == f"The tenant has no evidence with the id {foreign}."
+
+
+def test_a_failing_pass_says_which_entries_broke_the_invariant(cli: Cli, store: Store) -> None:
+    acme = store.tenant("acme", judgment=False)
+    entry = store.evidence(acme, age=90, content=MARKER)
+    store.execute("UPDATE evidence SET archived_at = now(), archived_run_date = :day", day=DAY)
+    said = cli.sentence("run", "--tenant", "acme", "--date", DAY, **ON)
+    assert said.startswith(
+        "The pass failed for acme: Zero episodic collapse does not hold for acme"
+    )
+    assert str(entry) in said
+
+
+def lines_of(count: int) -> str:
+    """A file of facts from March 2026, stale on DAY."""
+    return "".join(
+        json.dumps(
+            {
+                "id": f"00000000-0000-4000-8000-{number:012}",
+                "memory_type": "fact",
+                "scope": "work",
+                "topic": f"service {number}",
+                "content": f"{MARKER} of service {number}.",
+                "created_at": f"2026-03-01T08:00:{number % 60:02}Z",
+            }
+        )
+        + "\n"
+        for number in range(count)
+    )
+
+
+def test_from_an_empty_server_to_a_decided_proposal(
+    tmp_path: Path, admin_url: sa.URL, places: Addresses, store: Store, judge: dict[str, str]
+) -> None:
+    assert places.admin is not None
+    store.database.close()
+    store.owner.dispose()
+    pool = engine(admin_url).execution_options(isolation_level="AUTOCOMMIT")
+    with pool.connect() as connection:
+        connection.exec_driver_sql(f"DROP DATABASE {places.memory.database}")
+    pool.dispose()
+    cli = Cli(
+        tmp_path,
+        {
+            "DATABASE_URL": places.memory.render_as_string(hide_password=False),
+            "DATABASE_ADMIN_URL": places.admin.render_as_string(hide_password=False),
+            **ON,
+            **judge,
+        },
+    )
+    assert cli.good("migrate").out == "The schema is current.\n"
+    assert cli.good("migrate").out == "The schema is current.\n"
+
+    (tmp_path / "facts.jsonl").write_text(lines_of(60))
+    file = ("import", "facts.jsonl", "--tenant", "acme")
+    assert cli.good(*file).out == "60 memories added, 0 were there already.\n"
+    assert cli.good(*file).out == "0 memories added, 60 were there already.\n"
+    assert cli.good("tenants", "list").rows()["acme"] == ["off", "off", ""]
+
+    run = ("run", "--tenant", "acme", "--date", DAY)
+    before = cli.good(*run).rows()
+    assert (before["opted in to judgment"], before["opted in to archival"]) == (["no"], ["no"])
+    assert before["judged"] == ["-"]
+    assert store.rows("SELECT * FROM llm_usage") == []
+    assert store.rows("SELECT * FROM forgetting.stale_candidates") == []
+
+    opted = cli.good("tenants", "opt-in", "acme", "--judgment", "--archival")
+    assert opted.out == "acme: judgment and archival on.\n"
+    assert cli.good("tenants", "list").rows()["acme"] == ["on", "on", ""]
+
+    first = cli.good(*run)
+    table = first.rows()
+    assert table["day"] == [DAY]
+    assert table["stale candidates"] == ["60"]
+    assert table["judged"] == ["60"]
+    assert table["judge calls, this run"] == ["5"]
+    assert table["zero_episodic_collapse judged_verdicts"] == ["passed"]
+    assert table["zero_episodic_collapse archival_sweep"] == ["passed"]
+    assert table["archive_is_conserved archival_sweep"] == ["passed"]
+    assert MARKER not in first.out
+    usage = store.dump("llm_usage", "forgetting.judged_verdicts", "retention_proposals")
+    assert len(usage["llm_usage"]) == 5
+
+    again = cli.good(*run).rows()
+    assert again["judged"] == ["60"]
+    assert again["judge calls, this run"] == ["0"]
+    assert store.dump(*usage) == usage, "a second run is free and changes nothing"
+
+    listed = cli.good("review", "list", "--tenant", "acme").out
+    waiting = re.findall(r"^([0-9a-f-]{36})  archive", listed, re.MULTILINE)
+    assert len(waiting) >= 2
+    assert listed.splitlines()[-1] == f"{len(waiting)} open proposals."
+    proposals = store.rows(
+        "SELECT id, memory_id FROM retention_proposals WHERE status = 'proposed'"
+    )
+    subject = {str(row["id"]): str(row["memory_id"]) for row in proposals}
+    assert set(waiting) == set(subject)
+
+    yes, no = waiting[:2]
+    shown = cli.good("review", "show", yes, "--tenant", "acme").out
+    assert f"Memory {subject[yes]}: fact, work" in shown
+    assert MARKER in shown, "the reviewer reads the memory"
+    assert "by jevcompat-mock-0.1" in shown
+    assert re.search(r"^  archive +0\.\d\d █+$", shown, re.MULTILINE)
+    assert re.search(r"^  keep +0\.\d\d", shown, re.MULTILINE)
+
+    memories = store.dump("memories")
+    assert cli.good("review", "reject", no, "--tenant", "acme").out == (
+        "Rejected: no memory changed.\n"
+    )
+    assert store.dump("memories") == memories
+    assert cli.good("review", "accept", yes, "--tenant", "acme").out == (
+        "Applied: 1 memories changed.\n"
+    )
+    assert store.rows("SELECT id::text FROM memories WHERE status = 'archived'") == [
+        {"id": subject[yes]}
+    ]
+    decided = {
+        str(row["id"]): row["status"]
+        for row in store.rows("SELECT id, status FROM retention_proposals")
+    }
+    assert (decided[yes], decided[no]) == ("applied", "rejected")
+    assert cli.good("review", "list", "--tenant", "acme").out.splitlines()[-1] == (
+        f"{len(waiting) - 2} open proposals."
+    )
+    for verb in ("accept", "reject"):
+        said = cli.sentence("review", verb, yes, "--tenant", "acme")
+        assert said.startswith(f"The tenant has no open proposal {yes}")
+    store.tenant("globex")
+    said = cli.sentence("review", "show", yes, "--tenant", "globex")
+    assert said == f"The tenant has no proposal {yes}."
+
+    cli.good("tenants", "opt-out", "acme", "--judgment")
+    after = cli.good(*run).rows()
+    assert (after["opted in to judgment"], after["opted in to archival"]) == (["no"], ["yes"])
+    assert len(store.rows("SELECT * FROM llm_usage")) == 5
+
+    recorded = Store(Database(), engine(places.admin.set(database=places.dagster.database)))
+    runs = recorded.rows("SELECT DISTINCT status, pipeline_name, partition FROM runs")
+    known = recorded.rows("SELECT partition FROM dynamic_partitions")
+    recorded.owner.dispose()
+    assert runs == [
+        {"status": "SUCCESS", "pipeline_name": "forgetting_pass", "partition": f"{DAY}|acme"}
+    ], "the UI shows what the command line ran"
+    assert known == [{"partition": "acme"}]
+
+
+# --- the demo -----------------------------------------------------------------------------------
+
+
+def test_importing_into_a_demo_database_is_refused(cli: Cli, store: Store, tmp_path: Path) -> None:
+    (tmp_path / "facts.jsonl").write_text(lines_of(3))
+    store.mark_demo()
+    said = cli.sentence("import", "facts.jsonl", "--tenant", "mine")
+    assert said.startswith("This database is a demo")
+    assert store.rows("SELECT * FROM tenants") == []
+
+    store.execute("UPDATE forgetting.deployment SET demo = FALSE")
+    cli.good("import", "facts.jsonl", "--tenant", "mine")
+
+
+def test_the_demo_stays_out_of_a_database_with_other_tenants(cli: Cli, store: Store) -> None:
+    store.memory(store.tenant("mine"))
+    before = store.dump("memories", "tenants", "forgetting.deployment")
+    said = cli.sentence("demo")
+    assert said.startswith("The database has 1 tenants that are not the demo's")
+    assert store.dump(*before) == before
+
+
+def test_the_demo_without_the_owners_address_is_a_sentence(cli: Cli, store: Store) -> None:
+    assert "DATABASE_ADMIN_URL" in cli.sentence("demo", DATABASE_ADMIN_URL=None)
+    assert store.rows("SELECT * FROM tenants") == []
+
+
+def processes_of(folder: Path) -> list[psutil.Process]:
+    """The live processes whose command line names the folder."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            alive = process.status() != psutil.STATUS_ZOMBIE
+            if alive and any(str(folder) in part for part in process.cmdline()):
+                found.append(process)
+    return found
+
+
+@contextlib.contextmanager
+def looking_into(folder: Path) -> Iterator[Store]:
+    """The store of an embedded server, whose processes are seen while it runs."""
+    server = embedded.start(folder)
+    try:
+        assert processes_of(folder), "the search finds a server that runs"
+        owner = engine(embedded.url(server, MEMORY_DATABASE, server.postgres_user))
+        yield Store(Database(), owner)
+        owner.dispose()
+    finally:
+        server.cleanup()
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that the embedded server's own user may reach, unlike pytest's."""
+    made = Path(tempfile.mkdtemp(prefix="forgetting-tests-demo-"))
+    made.chmod(0o755)
+    yield made
+    shutil.rmtree(made)
+
+
+def test_the_demo_runs_on_its_own_server_and_a_second_run_changes_nothing(folder: Path) -> None:
+    cli = Cli(folder)
+    home = folder / "forgetting"
+    first = cli.good("demo")
+    assert processes_of(home) == [], "it takes its server down again"
+    tables = [
+        *("memories", "memory_events", "evidence", "memory_evidence", "retention_proposals"),
+        *("tenants", "users", "llm_usage", "budget_reservations"),
+        *("forgetting.conflict_pairs", "forgetting.stale_candidates"),
+        *("forgetting.judged_verdicts", "forgetting.archival_sweep", "forgetting.deployment"),
+    ]
+    with looking_into(home) as store:
+        before = store.dump(*tables)
+        open_ = store.rows(
+            "SELECT t.slug, count(p.id) AS n FROM tenants AS t LEFT JOIN retention_proposals AS p "
+            "ON t.user_id = p.user_id AND p.status = 'proposed' GROUP BY 1 ORDER BY 1"
+        )
+    assert before["forgetting.deployment"] == ["(t,t)"]
+    assert processes_of(home) == []
+
+    table = first.rows()
+    calls, spend = "judge calls, this run", "spend, this run (USD)"
+    assert len(table["day"]) == 3
+    assert [cell for cell in table[calls] if cell not in ("-", "0")]
+    assert set(table[spend]) <= {"-", "0.0000"}
+    assert not any("FAILED" in cells for cells in table.values())
+    assert {"zero_episodic_collapse", "archive_is_conserved"} <= set(table)
+    for action in ("archive", "supersede", "conflict"):
+        assert any(cell not in ("-", "0") for cell in table[f"proposed: {action}"]), action
+    assert "A scripted judge gave these verdicts from a fixture" in first.out
+    assert len(open_) == 3
+
+    second = cli.good("demo").rows()
+    assert processes_of(home) == []
+    if second["day"] == table["day"]:  # midnight may have passed in between
+        assert set(second[calls]) <= {"-", "0"}
+        assert {k: v for k, v in second.items() if k != calls} == {
+            k: v for k, v in table.items() if k != calls
+        }
+        with looking_into(home) as store:
+            assert store.dump(*tables) == before
+
+    slug = next(row["slug"] for row in open_ if row["n"])
+    listed = cli.good("review", "list", "--tenant", slug)
+    assert "open proposals." in listed.out
+    said = cli.sentence("import", "facts.jsonl", "--tenant", "mine")
+    assert said.startswith("This database is a demo")
+    assert processes_of(home) == []

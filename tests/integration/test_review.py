@@ -1,0 +1,497 @@
+"""A person decides: what accepting and rejecting change, and when accepting is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from forgetting_assets import review
+from resources.errors import ForgettingError, ReviewRefused, StoreRefused
+from tests.support import DAY, TODAY, Pass, Store, TestJudge, by_topic, record_edge, say
+
+NOW = TODAY + timedelta(hours=1)
+MARK = "ZX81-MARKER"
+KEYS = {"archive": "archive_older", "supersede": "supersede_older", "conflict": "conflict"}
+
+
+@dataclass
+class Case:
+    """An open proposal on the older of two memories, and a decoy of the same tenant."""
+
+    store: Store
+    user_id: UUID
+    older: UUID
+    newer: UUID
+    decoy: UUID
+    proposal: UUID
+
+    def accept(self) -> int:
+        return review.accept(self.store.database, self.user_id, self.proposal, NOW)
+
+    def reject(self) -> None:
+        review.reject(self.store.database, self.user_id, self.proposal, NOW)
+
+    @property
+    def row(self) -> dict[str, Any]:
+        [row] = self.store.rows(
+            "SELECT * FROM retention_proposals WHERE id = :id", id=self.proposal
+        )
+        return row
+
+    def memory(self, memory_id: UUID) -> dict[str, Any]:
+        [row] = self.store.rows("SELECT * FROM memories WHERE id = :id", id=memory_id)
+        return row
+
+
+def case(store: Store, action: str, slug: str = "acme", *, content: str = "content") -> Case:
+    """What a pass left behind whose judge said ``action``."""
+    user_id = store.tenant(slug)
+    older, newer = store.pair(user_id, topic="judged")
+    decoy = store.memory(user_id, topic="decoy", scope="elsewhere", age=5)
+    for memory_id, text in ((older, f"{content} \u2028 old\n"), (newer, f"{content} new")):
+        store.execute(
+            """
+            UPDATE memories SET content = :content, content_hash = :hash, tags = '["a", "b"]'
+            WHERE id = :id
+            """,
+            id=memory_id,
+            content=text,
+            hash=hashlib.sha256(text.encode()).hexdigest(),
+        )
+    Pass(store, TestJudge.that(say(KEYS[action]))).run(store.partition(slug))
+    [row] = store.rows(
+        "SELECT id FROM retention_proposals WHERE user_id = :user_id AND status = 'proposed'",
+        user_id=user_id,
+    )
+    return Case(store, user_id, older, newer, decoy, row["id"])
+
+
+def changed(store: Store, before: list[dict[str, Any]]) -> dict[UUID, set[str]]:
+    """Which columns of which memories differ from before."""
+    was = {row["id"]: row for row in before}
+    return {
+        row["id"]: columns
+        for row in store.rows("SELECT * FROM memories")
+        if (columns := {name for name in row if row[name] != was[row["id"]][name]})
+    }
+
+
+def everything(store: Store) -> dict[str, list[str]]:
+    return store.dump(
+        "memories", "memory_edges", "memory_events", "retention_proposals", "evidence"
+    )
+
+
+# Accepting
+
+
+def test_accepting_an_archive_archives_the_memory_and_touches_nothing_else(store: Store) -> None:
+    one = case(store, "archive")
+    before = store.rows("SELECT * FROM memories")
+    assert one.accept() == 1
+    assert changed(store, before) == {one.older: {"status", "updated_at"}}
+    memory = one.memory(one.older)
+    assert (memory["status"], memory["updated_at"], memory["valid_to"]) == ("archived", NOW, None)
+    assert (one.row["status"], one.row["decided_at"]) == ("applied", NOW)
+    assert store.rows("SELECT * FROM memory_edges") == []
+
+
+def test_accepting_a_supersede_ends_the_older_memory_and_links_it_from_the_newer(
+    store: Store,
+) -> None:
+    one = case(store, "supersede")
+    before = store.rows("SELECT * FROM memories")
+    assert one.accept() == 1
+    assert changed(store, before) == {one.older: {"valid_to", "updated_at"}}
+    memory = one.memory(one.older)
+    assert (memory["status"], memory["updated_at"], memory["valid_to"]) == ("active", NOW, NOW)
+    assert (one.row["status"], one.row["decided_at"]) == ("applied", NOW)
+    [edge] = store.rows("SELECT * FROM memory_edges")
+    assert (edge["from_id"], edge["to_id"]) == (one.newer, one.older)
+    assert (edge["edge_type"], edge["user_id"]) == ("supersedes", one.user_id)
+    assert (edge["created_by"], edge["created_at"]) == ("forgetting_review", NOW)
+
+
+def test_accepting_a_conflict_records_the_review_and_changes_no_memory(store: Store) -> None:
+    one = case(store, "conflict")
+    before = store.dump("memories", "memory_edges", "memory_events")
+    assert one.accept() == 0
+    assert store.dump("memories", "memory_edges", "memory_events") == before
+    assert (one.row["status"], one.row["decided_at"]) == ("applied", NOW)
+
+
+@pytest.mark.parametrize("action", ["archive", "supersede"])
+def test_br_15_an_applied_change_has_one_audit_row_with_ids_and_no_text(
+    store: Store, action: str
+) -> None:
+    one = case(store, action, content=MARK)
+    one.accept()
+    [event] = store.rows("SELECT * FROM memory_events")
+    assert (event["user_id"], event["memory_id"]) == (one.user_id, one.older)
+    assert (event["event_kind"], event["actor_kind"]) == (action, "forgetting_review")
+    assert event["created_at"] == NOW
+    related = str(one.newer) if action == "supersede" else None
+    assert event["payload"] == {"proposal_id": str(one.proposal), "related_memory_id": related}
+    text = str(store.dump("memory_events", "memory_edges", "retention_proposals"))
+    assert MARK not in text
+    assert MARK in str(store.dump("memories"))
+
+
+@pytest.mark.parametrize("action", ["archive", "supersede", "conflict"])
+def test_an_accepted_proposal_cannot_be_decided_again(store: Store, action: str) -> None:
+    one = case(store, action)
+    one.accept()
+    before = everything(store)
+    with pytest.raises(ReviewRefused, match=str(one.proposal)):
+        one.accept()
+    with pytest.raises(ReviewRefused, match=str(one.proposal)):
+        one.reject()
+    assert everything(store) == before
+
+
+def test_br_39_two_accepts_within_a_second_are_both_applied(store: Store) -> None:
+    acme = store.tenant()
+    first, second = (
+        store.memory(acme, topic=topic, scope=topic, age=90) for topic in ("first", "second")
+    )
+    Pass(store, TestJudge.that(say("archive"))).run(store.partition())
+    moment = NOW
+    for memory_id in (first, second):
+        [row] = store.rows("SELECT id FROM retention_proposals WHERE memory_id = :id", id=memory_id)
+        assert review.accept(store.database, acme, row["id"], moment) == 1
+        moment += timedelta(milliseconds=10)
+    found = store.rows("SELECT id, status, updated_at FROM memories ORDER BY updated_at")
+    assert [(row["id"], row["status"]) for row in found] == [
+        (first, "archived"),
+        (second, "archived"),
+    ]
+    assert len(store.rows("SELECT 1 FROM memory_events WHERE event_kind = 'archive'")) == 2
+
+
+def test_several_memories_can_be_superseded_by_one(store: Store) -> None:
+    acme = store.tenant()
+    for n in range(3):
+        store.memory(acme, topic="old", age=60 + n)
+    newer = store.memory(acme, topic="new", age=5)
+
+    def by_the_new(item: dict[str, Any], keys: list[str]) -> object:
+        ref = next(n["ref"] for n in item["newer"] if n["topic"] == "new")
+        return say(f"supersede_by:{ref}")(item, keys)
+
+    Pass(store, TestJudge.that(by_topic({"old": by_the_new}))).run(store.partition())
+    waiting = review.list_open(store.database, acme)
+    assert len(waiting) == 3
+    assert sum(review.accept(store.database, acme, row.id, NOW) for row in waiting) == 3
+    edges = store.rows("SELECT from_id FROM memory_edges")
+    assert [edge["from_id"] for edge in edges] == [newer] * 3
+    ended = store.rows("SELECT 1 FROM memories WHERE valid_to = :now", now=NOW)
+    assert len(ended) == 3
+
+
+def test_a_supersede_whose_edge_exists_already_is_applied_without_a_change(store: Store) -> None:
+    one = case(store, "supersede")
+    record_edge(store, one.user_id, one.newer, one.older)
+    before = store.dump("memories", "memory_edges", "memory_events")
+    assert one.accept() == 0
+    assert store.dump("memories", "memory_edges", "memory_events") == before
+    assert (one.row["status"], one.row["decided_at"]) == ("applied", NOW)
+
+
+@pytest.mark.parametrize("edge_type", ["updates", "extends", "derives"])
+def test_an_edge_of_another_kind_does_not_stand_for_the_supersede(
+    store: Store, edge_type: str
+) -> None:
+    one = case(store, "supersede")
+    record_edge(store, one.user_id, one.newer, one.older, edge_type)
+    assert one.accept() == 1
+    kinds = store.rows("SELECT edge_type FROM memory_edges ORDER BY edge_type")
+    assert [row["edge_type"] for row in kinds] == sorted(["supersedes", edge_type])
+
+
+def test_an_edge_the_other_way_round_does_not_stand_for_the_supersede(store: Store) -> None:
+    one = case(store, "supersede")
+    record_edge(store, one.user_id, one.older, one.newer)
+    assert one.accept() == 1
+
+
+# Refusing
+
+
+def set_column(assignment: str) -> Callable[[Store, UUID], None]:
+    def change(store: Store, memory_id: UUID) -> None:
+        statement = f"UPDATE memories SET {assignment} WHERE id = :id"
+        assert store.execute(statement, id=memory_id, now=TODAY) == 1
+
+    return change
+
+
+CHANGES: dict[str, Callable[[Store, UUID], None]] = {
+    "edited": set_column("content_hash = 'other', updated_at = :now"),
+    "edited without a new time": set_column("content_hash = 'other'"),
+    "touched": set_column("updated_at = :now"),
+    "reviewed": set_column("last_reviewed_at = :now"),
+    "archived": set_column("status = 'archived'"),
+    "superseded": set_column("valid_to = :now"),
+    "archived and superseded": set_column("status = 'archived', valid_to = :now"),
+    "an event": set_column("memory_type = 'event'"),
+    "a note": set_column("memory_type = 'note'"),
+    "a commitment": set_column("memory_type = 'commitment'"),
+    "a blocker": set_column("memory_type = 'blocker'"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_accepting_is_refused_and_the_proposal_stays_open_when_the_older_side_changed(
+    store: Store, change: Callable[[Store, UUID], None]
+) -> None:
+    for action in KEYS:
+        one = case(store, action, action, content=MARK)
+        change(store, one.older)
+        before = everything(store)
+        with pytest.raises(ReviewRefused, match=str(one.older)) as refused:
+            one.accept()
+        assert everything(store) == before
+        assert one.row["status"] == "proposed"
+        assert MARK not in str(refused.value)
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_br_05_accepting_is_refused_and_the_proposal_stays_open_when_the_newer_side_changed(
+    store: Store, change: Callable[[Store, UUID], None]
+) -> None:
+    for action in ("supersede", "conflict"):
+        one = case(store, action, action)
+        change(store, one.newer)
+        before = everything(store)
+        with pytest.raises(ReviewRefused, match=str(one.newer)):
+            one.accept()
+        assert everything(store) == before
+        assert one.row["status"] == "proposed"
+
+
+def test_an_archive_is_accepted_though_another_memory_or_the_newer_one_changed(
+    store: Store,
+) -> None:
+    one = case(store, "archive")
+    for memory_id in (one.newer, one.decoy):
+        CHANGES["touched"](store, memory_id)
+    assert one.accept() == 1
+
+
+def test_br_05_a_supersede_is_gone_with_the_newer_memory_when_a_user_deletes_it(
+    store: Store,
+) -> None:
+    one = case(store, "supersede")
+    store.execute("DELETE FROM memories WHERE id = :id", id=one.newer)
+    before = one.memory(one.older)
+    with pytest.raises(ReviewRefused, match=str(one.proposal)):
+        one.accept()
+    assert one.memory(one.older) == before
+
+
+def test_a_supersede_with_its_edge_is_not_applied_to_what_became_episodic(store: Store) -> None:
+    one = case(store, "supersede")
+    record_edge(store, one.user_id, one.newer, one.older)
+    CHANGES["an event"](store, one.newer)
+    before = everything(store)
+    with pytest.raises((ReviewRefused, StoreRefused)):
+        one.accept()
+    assert everything(store) == before
+
+
+@pytest.mark.parametrize("decide", [Case.accept, Case.reject], ids=["accept", "reject"])
+def test_another_tenants_proposal_is_not_found(
+    store: Store, decide: Callable[[Case], object]
+) -> None:
+    theirs = case(store, "archive", "other")
+    mine = case(store, "archive")
+    before = everything(store)
+    foreign = Case(store, mine.user_id, mine.older, mine.newer, mine.decoy, theirs.proposal)
+    unknown = Case(store, mine.user_id, mine.older, mine.newer, mine.decoy, uuid4())
+    said = []
+    for wrong in (foreign, unknown):
+        with pytest.raises(ReviewRefused) as refused:
+            decide(wrong)
+        said.append(str(refused.value).replace(str(wrong.proposal), "id"))
+    assert said[0] == said[1], "a foreign id looks like one that does not exist"
+    assert everything(store) == before
+    decide(theirs)
+    assert everything(store) != before
+
+
+# Rejecting
+
+
+@pytest.mark.parametrize("action", ["archive", "supersede", "conflict"])
+def test_rejecting_records_the_no_and_changes_no_memory(store: Store, action: str) -> None:
+    one = case(store, action)
+    before = store.dump("memories", "memory_edges", "memory_events")
+    one.reject()
+    assert store.dump("memories", "memory_edges", "memory_events") == before
+    assert (one.row["status"], one.row["decided_at"]) == ("rejected", NOW)
+    for decide in (one.accept, one.reject):
+        with pytest.raises(ReviewRefused):
+            decide()
+    assert (one.row["status"], one.row["decided_at"]) == ("rejected", NOW)
+
+
+@pytest.mark.parametrize("change", ["edited", "archived", "an event", "a commitment"])
+def test_a_proposal_that_cannot_be_accepted_can_be_rejected(store: Store, change: str) -> None:
+    one = case(store, "supersede")
+    CHANGES[change](store, one.older)
+    one.reject()
+    assert one.row["status"] == "rejected"
+
+
+def test_a_dismissed_verdict_can_be_neither_accepted_nor_rejected(store: Store) -> None:
+    one = case(store, "archive")
+    store.execute("UPDATE retention_proposals SET status = 'dismissed'")
+    for decide in (one.accept, one.reject):
+        with pytest.raises(ReviewRefused):
+            decide()
+    assert (one.row["status"], one.row["decided_at"]) == ("dismissed", None)
+
+
+# Listing and showing
+
+
+def test_the_list_has_the_open_proposals_of_the_tenant_alone_with_both_topics(
+    store: Store,
+) -> None:
+    other = case(store, "archive", "other")
+    one = case(store, "supersede")
+    [row] = review.list_open(store.database, one.user_id)
+    assert (row.id, row.action, row.topic) == (one.proposal, "supersede", "judged")
+    assert row.related_topic == "judged"
+    assert row.freshness == one.memory(one.older)["updated_at"], "BR-48: its age is shown"
+    one.reject()
+    assert review.list_open(store.database, one.user_id) == []
+    assert [each.id for each in review.list_open(store.database, other.user_id)] == [other.proposal]
+
+
+def test_the_list_has_the_oldest_first_and_then_the_surest(store: Store) -> None:
+    acme = store.tenant()
+    for topic in ("unsure", "sure"):
+        store.memory(acme, topic=topic, scope=topic)
+    answers = by_topic({"unsure": say("archive", 0.9), "sure": say("archive", 0.99)})
+    Pass(store, TestJudge.that(answers)).run(store.partition())
+    store.memory(acme, topic="later", scope="later")
+    tomorrow = TODAY + timedelta(days=1)
+    work = Pass(store, TestJudge.that(say("archive", 1.0)), now=tomorrow)
+    work.run(store.partition(day=DAY + timedelta(days=1), now=tomorrow))
+    waiting = review.list_open(store.database, acme)
+    assert [row.topic for row in waiting] == ["sure", "unsure", "later"]
+
+
+def test_a_proposal_is_shown_in_any_status_with_the_text_of_both_sides(store: Store) -> None:
+    one = case(store, "supersede")
+    shown = review.show(store.database, one.user_id, one.proposal)
+    assert shown["status"] == "proposed"
+    assert shown["content"] == one.memory(one.older)["content"]
+    assert shown["related_content"] == one.memory(one.newer)["content"]
+    assert set(shown["probabilities"]) == {"keep_both", *KEYS.values()}
+    one.reject()
+    assert review.show(store.database, one.user_id, one.proposal)["status"] == "rejected"
+    stranger = store.tenant("other")
+    with pytest.raises(ReviewRefused):
+        review.show(store.database, stranger, one.proposal)
+
+
+# Two at once
+
+
+def outcome(decide: Callable[[], object]) -> str:
+    try:
+        decide()
+    except ForgettingError as error:
+        return type(error).__name__
+    return "done"
+
+
+@pytest.mark.parametrize("action", ["archive", "supersede", "conflict"])
+def test_of_eight_reviewers_who_decide_at_once_exactly_one_does(store: Store, action: str) -> None:
+    one = case(store, action)
+    start = threading.Barrier(8)
+
+    def decide(n: int) -> str:
+        start.wait(10)
+        return outcome(one.accept if n % 2 else one.reject)
+
+    with ThreadPoolExecutor(8) as pool:
+        found = sorted(pool.map(decide, range(8)))
+    assert found == ["ReviewRefused"] * 7 + ["done"]
+    events = len(store.rows("SELECT 1 FROM memory_events"))
+    accepted = one.row["status"] == "applied"
+    assert events == int(accepted and action != "conflict")
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["committed", "rolled back"])
+def test_an_accept_waits_for_an_edit_that_is_under_way_and_reads_what_came_of_it(
+    store: Store, keeps: bool
+) -> None:
+    one = case(store, "supersede")
+    edit = store.owner.connect()
+    with ThreadPoolExecutor(1) as pool:
+        change = edit.begin()
+        edit.execute(
+            sa.text("UPDATE memories SET last_reviewed_at = now() WHERE id = :id"),
+            {"id": one.newer},
+        )
+        accepting = pool.submit(outcome, one.accept)
+        waits = """
+            SELECT 1 FROM pg_stat_activity
+            WHERE datname = current_database() AND wait_event_type = 'Lock' AND usename = :role
+        """
+        for _ in range(500):
+            if store.rows(waits, role="forgetting_runtime") or accepting.done():
+                break
+            threading.Event().wait(0.01)
+        assert not accepting.done(), "it waits for the row"
+        change.commit() if keeps else change.rollback()
+        assert accepting.result(10) == ("ReviewRefused" if keeps else "done")
+    edit.close()
+    assert one.row["status"] == ("proposed" if keeps else "applied")
+
+
+@settings(
+    deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    action=st.sampled_from(sorted(KEYS)),
+    decisions=st.lists(st.sampled_from(["accept", "reject", "edit older", "edit newer"])),
+)
+def test_whatever_is_tried_in_whatever_order_a_proposal_is_decided_once_and_as_it_was_seen(
+    store: Store, action: str, decisions: list[str]
+) -> None:
+    one = case(store, action, f"t{uuid4().hex[:10]}", content=uuid4().hex)
+    sides = {"edit older": one.older, "edit newer": one.newer}
+    expected, moved = "proposed", set[str]()
+    for decision in decisions:
+        if decision in sides:
+            store.execute(
+                "UPDATE memories SET last_reviewed_at = now() WHERE id = :id", id=sides[decision]
+            )
+            moved.add(decision)
+            continue
+        matters = {"edit older"} if action == "archive" else set(sides)
+        may = expected == "proposed" and (decision == "reject" or not moved & matters)
+        assert outcome(one.accept if decision == "accept" else one.reject) == (
+            "done" if may else "ReviewRefused"
+        )
+        if may:
+            expected = "applied" if decision == "accept" else "rejected"
+        assert one.row["status"] == expected
+    older = one.memory(one.older)
+    assert (older["status"] == "archived") == (expected == "applied" and action == "archive")
+    assert (older["valid_to"] is not None) == (expected == "applied" and action == "supersede")
