@@ -37,6 +37,7 @@ CHUNK = 500
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 NonEmpty = Annotated[str, Field(min_length=1)]
+Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class MemoryRecord(BaseModel):
@@ -48,15 +49,15 @@ class MemoryRecord(BaseModel):
     memory_type: Literal[
         "decision", "commitment", "blocker", "fact", "preference", "pattern", "note", "event"
     ]
-    scope: NonEmpty = "personal"
-    project: NonEmpty | None = None
+    scope: Name = "personal"
+    project: Name | None = None
     topic: NonEmpty
     content: NonEmpty
     created_at: AwareDatetime
     updated_at: AwareDatetime | None = None
     tags: list[str] = []
     embedding: list[Finite] | None = None
-    embedding_model: NonEmpty | None = None
+    embedding_model: Name | None = None
 
     @field_validator("scope", "project", "topic", "content", "embedding_model", "tags")
     @classmethod

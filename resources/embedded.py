@@ -6,6 +6,7 @@ one to leave stops the server.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import warnings
 from pathlib import Path
@@ -31,13 +32,16 @@ def start(folder: Path) -> PostgresServer:
     """Start the server in ``folder``, or join the one that runs there."""
     folder.mkdir(parents=True, exist_ok=True)
     data = folder / "postgres"
-    server = get_server(data, start=False)
-    if not (data / "PG_VERSION").exists():
-        server.ensure_pgdata_inited()
-        with (data / "postgresql.conf").open("a", encoding="utf-8") as conf:
-            conf.write(SETTINGS)
-    _forget_dead_handles(data)
-    server.start()
+    with (folder / "starting.lock").open("w") as lock:
+        # Two first commands at once: one makes the server, the other waits and joins it.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        server = get_server(data, start=False)
+        if not (data / "PG_VERSION").exists():
+            server.ensure_pgdata_inited()
+            with (data / "postgresql.conf").open("a", encoding="utf-8") as conf:
+                conf.write(SETTINGS)
+        _forget_dead_handles(data)
+        server.start()
     return server
 
 

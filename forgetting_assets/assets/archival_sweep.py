@@ -58,7 +58,5 @@ def archival_sweep(
             "dagster/column_schema": metadata.table_schema(database, TABLE),
             "archived": sum(each.archived for each in done),
             "archived_by_partition": sum(each.archived_by_partition for each in done),
-            "archived_in_all": sum(each.archived_in_all for each in done),
-            "entries": sum(each.entries for each in done),
         }
     )

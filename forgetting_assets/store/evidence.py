@@ -18,12 +18,10 @@ QUERIES = sql.load("evidence")
 
 @dataclass(frozen=True)
 class Sweep:
-    """What one materialization archived, and the tenant's tiers after it."""
+    """What one materialization archived, and what its partition archived in all."""
 
     archived: int
     archived_by_partition: int
-    archived_in_all: int
-    entries: int
 
 
 @dataclass(frozen=True)
@@ -44,26 +42,30 @@ def sweep(database: Database, partition: Partition, policy: Policy, now: datetim
     A partition materialized again archives only what is left of its own batch (decision 17).
     Raises InvariantViolated, and then nothing is archived.
     """
+    dates = {"run_date": partition.run_date, "due_before": partition.as_of - policy.sweep_window}
     with database.tenant(partition.user_id, exclusive=True) as tx:
         # The queue may name what a check of another run refused: nothing is archived beside it.
         invariant.require(tx, partition, "collapse_in_retention_proposals")
-        before = tx.one(QUERIES["count_evidence"], run_date=partition.run_date)
-        archived = tx.run(
-            QUERIES["archive_due"],
-            run_date=partition.run_date,
-            as_of=partition.as_of,
-            due_before=partition.as_of - policy.sweep_window,
-            room=max(0, policy.sweep_batch - before.archived_by_partition),
-            now=now,
-        )
-        after = tx.one(QUERIES["count_evidence"], run_date=partition.run_date)
-        if after.entries != before.entries:
+        taken: int = tx.one(QUERIES["count_taken"], run_date=partition.run_date).entries
+        room = max(0, policy.sweep_batch - taken)
+        due = [
+            row.id
+            for row in tx.rows(QUERIES["find_due"], as_of=partition.as_of, room=room, **dates)
+        ]
+        if not due:
+            return Sweep(0, taken)
+        before = tx.one(QUERIES["count_entries"]).entries
+        tx.run(QUERIES["log_archived"], ids=due, now=now, **dates)
+        archived = tx.run(QUERIES["mark_archived"], ids=due, now=now, run_date=partition.run_date)
+        after = tx.one(QUERIES["count_entries"]).entries
+        # Agents record evidence meanwhile, so there may be more.
+        if archived != len(due) or after < before:
             raise InvariantViolated(
-                f"The sweep of {partition.tenant.slug} on {partition.run_date} changed the number "
-                f"of entries from {before.entries} to {after.entries}; it was rolled back."
+                f"The sweep of {partition.tenant.slug} on {partition.run_date} archived {archived} "
+                f"of {len(due)} entries and left {after} of {before}; it was rolled back."
             )
         invariant.require(tx, partition, "collapse_in_archival_sweep", "losses_of_archive")
-    return Sweep(archived, after.archived_by_partition, after.archived, after.entries)
+    return Sweep(archived, taken + archived)
 
 
 def dereference(database: Database, user_id: UUID, entry_id: UUID) -> Entry:

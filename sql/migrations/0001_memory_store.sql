@@ -65,7 +65,8 @@ CREATE TABLE memories (
     updated_at timestamptz NOT NULL DEFAULT now(),
     last_reviewed_at timestamptz,
     search_tsv tsvector GENERATED ALWAYS AS (
-        to_tsvector('simple', topic || ' ' || content)
+        -- A tsvector has a largest size, so a very long memory is searchable by its beginning.
+        to_tsvector('simple', left(topic || ' ' || content, 100000))
     ) STORED,
     UNIQUE (user_id, id),
     CHECK (valid_from <= valid_to)

@@ -1,66 +1,73 @@
 -- Episodic evidence and its archive tier. Archiving writes markers; no row is moved or deleted.
 
--- name: count_evidence
--- Every entry of the tenant, hot or archived, and what this partition archived so far.
-SELECT
-    count(*) AS entries,
-    count(*) FILTER (WHERE e.archived_at IS NOT NULL) AS archived,
-    count(*) FILTER (WHERE e.archived_run_date = :run_date) AS archived_by_partition
+-- name: count_taken
+-- How much of its batch a partition has used, revived entries included.
+SELECT count(*) AS entries
+FROM forgetting.archival_sweep AS s
+WHERE s.user_id = :user_id AND s.run_date = :run_date;
+
+-- name: find_due
+-- The oldest due entries, at most :room, locked. Due: an episodic kind, a known time, never credited,
+-- and neither happened, retrieved nor touched by an outcome since :due_before. Evidence that an open
+-- proposal's memory cites stays hot, and what this partition archived and somebody revived since
+-- stays revived.
+SELECT e.id
+FROM evidence AS e
+WHERE
+    e.user_id = :user_id
+    AND e.archived_at IS NULL AND e.occurred_at IS NOT NULL
+    AND e.kind IN ('trace', 'log', 'tool_input', 'tool_output', 'step_outcome')
+    AND e.success_count = 0 AND e.reinforcement_count = 0
+    AND greatest(e.occurred_at, e.last_retrieved_at, e.last_outcome_at) < :due_before
+    AND e.recorded_at <= :as_of
+    AND NOT EXISTS (
+        SELECT 1
+        FROM forgetting.archival_sweep AS s
+        WHERE s.user_id = :user_id AND s.run_date = :run_date AND s.evidence_id = e.id
+    )
+    AND NOT EXISTS (
+        SELECT 1
+        FROM memory_evidence AS me
+        INNER JOIN forgetting.waiting_memories AS w
+            ON me.user_id = w.user_id AND me.memory_id = w.memory_id
+        WHERE me.user_id = :user_id AND me.evidence_id = e.id
+    )
+ORDER BY e.occurred_at ASC, e.id ASC
+LIMIT :room
+FOR UPDATE OF e;
+
+-- name: count_entries
+-- Every entry of the tenant, in any tier.
+SELECT count(*) AS entries
 FROM evidence AS e
 WHERE e.user_id = :user_id;
 
--- name: archive_due
--- Mark the oldest due entries, at most :room, and log the figures each was archived on. Due: an
--- episodic kind, a known time, never credited, and neither happened, retrieved nor touched by an
--- outcome since :due_before. Evidence that an open proposal's memory cites stays hot.
-WITH due AS (
-    SELECT e.id
-    FROM evidence AS e
-    WHERE
-        e.user_id = :user_id
-        AND e.archived_at IS NULL AND e.occurred_at IS NOT NULL
-        AND e.kind IN ('trace', 'log', 'tool_input', 'tool_output', 'step_outcome')
-        AND e.success_count = 0 AND e.reinforcement_count = 0
-        AND greatest(e.occurred_at, e.last_retrieved_at, e.last_outcome_at) < :due_before
-        AND e.recorded_at <= :as_of
-        AND NOT EXISTS (
-            SELECT 1
-            FROM memory_evidence AS me
-            INNER JOIN retention_proposals AS p
-                ON me.user_id = p.user_id AND me.memory_id IN (p.memory_id, p.related_memory_id)
-            WHERE
-                me.user_id = :user_id AND me.evidence_id = e.id AND p.status = 'proposed'
-        )
-    ORDER BY e.occurred_at ASC, e.id ASC
-    LIMIT :room
-    FOR UPDATE OF e
-),
-
-logged AS (
-    INSERT INTO forgetting.archival_sweep (
-        run_date, user_id, evidence_id, kind, occurred_at, last_used_at, success_count,
-        reinforcement_count, content_sha256, due_before, archived_at
-    )
-    SELECT
-        :run_date AS run_date,
-        e.user_id,
-        e.id AS evidence_id,
-        e.kind,
-        e.occurred_at,
-        greatest(e.last_retrieved_at, e.last_outcome_at) AS last_used_at,
-        e.success_count,
-        e.reinforcement_count,
-        encode(sha256(convert_to(e.content, 'UTF8')), 'hex') AS content_sha256,
-        :due_before AS due_before,
-        :now AS archived_at
-    FROM evidence AS e
-    -- An array, not a join: nothing due must cost no scan of the table.
-    WHERE e.user_id = :user_id AND e.id = ANY(ARRAY(SELECT due.id FROM due))
+-- name: log_archived
+-- Keep the figures on which each entry is archived, and the digest of its bytes.
+INSERT INTO forgetting.archival_sweep (
+    run_date, user_id, evidence_id, kind, occurred_at, last_used_at, success_count,
+    reinforcement_count, content_sha256, due_before, archived_at
 )
+SELECT
+    :run_date AS run_date,
+    e.user_id,
+    e.id AS evidence_id,
+    e.kind,
+    e.occurred_at,
+    greatest(e.last_retrieved_at, e.last_outcome_at) AS last_used_at,
+    e.success_count,
+    e.reinforcement_count,
+    encode(sha256(convert_to(e.content, 'UTF8')), 'hex') AS content_sha256,
+    :due_before AS due_before,
+    :now AS archived_at
+FROM evidence AS e
+WHERE e.user_id = :user_id AND e.id = ANY(:ids);
 
-UPDATE evidence AS e
+-- name: mark_archived
+-- Set the marker, and nothing else.
+UPDATE evidence
 SET archived_at = :now, archived_run_date = :run_date
-WHERE e.user_id = :user_id AND e.id = ANY(ARRAY(SELECT due.id FROM due));
+WHERE user_id = :user_id AND id = ANY(:ids);
 
 -- name: dereference
 -- One entry by its id, from any tier, exactly as it was recorded.

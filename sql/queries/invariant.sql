@@ -38,13 +38,16 @@ WHERE
     AND m.memory_type IN ('event', 'note');
 
 -- name: collapse_in_retention_proposals
--- No open or applied proposal of the tenant names an event or a note, in any partition.
+-- No open proposal of the tenant names an event or a note, and no applied one was about one, in any
+-- partition.
 SELECT
     m.id,
     'a ' || p.status || ' proposal names an ' || m.memory_type AS reason
 FROM retention_proposals AS p
 INNER JOIN memories AS m
-    ON p.user_id = m.user_id AND m.id IN (p.memory_id, p.related_memory_id)
+    ON
+        p.user_id = m.user_id
+        AND (p.memory_id = m.id OR (p.related_memory_id = m.id AND p.status = 'proposed'))
 WHERE
     p.user_id = :user_id AND p.status IN ('proposed', 'applied')
     AND m.memory_type IN ('event', 'note');

@@ -61,7 +61,7 @@ WHERE
 -- name: find_obstacle
 -- Why a verdict may not become an open proposal, or no row. changed: a side is not what the judge
 -- saw. open: another open proposal says something else about a side. rejected: a human said no to
--- this very action since the memory last changed.
+-- this action since the memory last changed and since the newer memory it names was created.
 SELECT o.obstacle
 FROM (
     SELECT
@@ -113,9 +113,12 @@ FROM (
             p.user_id = :user_id AND p.status = 'rejected'
             AND v.memory_id = p.memory_id
             AND v.verdict = p.action
-            AND p.related_memory_id IS NOT DISTINCT FROM v.related_memory_id
             AND v.memory_freshness < p.decided_at
-    WHERE v.user_id = :user_id AND v.id = :id
+    LEFT JOIN memories AS r ON r.user_id = :user_id AND v.related_memory_id = r.id
+    WHERE
+        v.user_id = :user_id AND v.id = :id
+        -- A newer memory that came after the no is a new question.
+        AND (r.created_at IS NULL OR r.created_at < p.decided_at)
 ) AS o
 ORDER BY o.place
 LIMIT 1;

@@ -479,16 +479,18 @@ def test_a_rejection_is_final_for_that_memory_and_action(store: Store) -> None:
     assert Counter(row["status"] for row in proposals(store)) == {"rejected": 1, "dismissed": 1}
 
 
-def test_a_rejected_action_does_not_stand_against_another_action(store: Store) -> None:
+@pytest.mark.parametrize(("no", "next_"), [("archive", "conflict"), ("supersede", "conflict")])
+def test_a_rejected_action_does_not_stand_against_another_action(
+    store: Store, no: str, next_: str
+) -> None:
     acme = store.tenant()
-    store.pair(acme)
-    night(store, say("archive_older"))
-    [row] = proposals(store)
-    review.reject(store.database, acme, row["id"], TODAY + HOUR / 2)
-    done = judged_by_another_model(store, say("conflict"))
+    older, newer = store.pair(acme)
+    night(store, say(KEYS[no]))
+    review.reject(store.database, acme, proposal(store, older)["id"], TODAY + HOUR / 2)
+    done = judged_by_another_model(store, say(KEYS[next_]))
     assert dict(done.withheld) == {}
     [row] = proposals(store, status="proposed")
-    assert row["action"] == "conflict"
+    assert (row["action"], row["related_memory_id"]) == (next_, newer)
 
 
 @pytest.mark.parametrize("change", [edited, reaffirmed], ids=["edited", "reaffirmed"])
