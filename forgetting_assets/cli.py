@@ -22,7 +22,7 @@ from resources import addresses, migrations, settings
 from resources.addresses import Addresses
 from resources.clock import Clock
 from resources.database import Database
-from resources.errors import ConfigurationError, ForgettingError
+from resources.errors import ConfigurationError, ForgettingError, NotADemo
 
 app = typer.Typer(
     help="A nightly forgetting pass for agents' long-term memory. Nothing is ever deleted by it.",
@@ -63,10 +63,10 @@ def demo() -> None:
     from forgetting_assets.demo import seed
 
     os.environ.update(DEMO_ENVIRONMENT)
-    places = _prepared()
+    places = _with_dagster()
     if places.admin is None:
         raise ConfigurationError(migrations.NO_OWNER)
-    with _database() as database:
+    with _database(places) as database:
         now = Clock().now()
         slugs = seed.seed(database, places.admin, now)
         report.run_pass(console, database, report.yesterdays(database, slugs, now))
@@ -102,9 +102,13 @@ def dev(
 
     if demo:
         os.environ.update(DEMO_ENVIRONMENT)
-    _prepared()
-    with _database():
-        pass  # the guard speaks here, before any process starts
+    # The guard speaks here, before any process starts.
+    with _database(_with_dagster()) as database:
+        if demo and not database.is_demo():
+            raise NotADemo(
+                "--demo turns every flag on, so it is for a demo database alone: run "
+                "`forgetting demo` first, or leave --demo out."
+            )
     _say(f"The Dagster UI opens at http://{host}:{port}. Ctrl-C stops it.")
     raise typer.Exit(instance.develop(host, port))
 
@@ -130,8 +134,7 @@ def import_(
     Creates the tenant, with judgment and archival off. A bad line is named by number and reason.
     Importing the same file again adds nothing.
     """
-    _prepared()
-    with _database() as database:
+    with _database(_places()) as database:
         if database.is_demo():
             raise ConfigurationError(
                 "This database is a demo, whose judge is scripted: import into another one. "
@@ -155,10 +158,9 @@ def run(
     if not read.forgetting_pass_enabled:
         _say("FORGETTING_PASS_ENABLED is off: nothing was read.")
         return
-    _prepared()
     from forgetting_assets import report
 
-    with _database() as database:
+    with _database(_with_dagster()) as database:
         partition = of_day(run_date, tenants.find_active(database, tenant), Clock().now())
         report.run_pass(console, database, [partition])
 
@@ -166,9 +168,8 @@ def run(
 @tenants_app.command("list")
 def tenants_list() -> None:
     """Show every tenant and what it agreed to."""
-    _prepared()
     table = Table("tenant", "judgment", "archival", "retired")
-    with _database() as database:
+    with _database(_places()) as database:
         for each in tenants.all_tenants(database):
             table.add_row(
                 each.slug,
@@ -207,8 +208,7 @@ def opt_out(
 def _consent(slug: str, judgment: bool, archival: bool, *, on: bool) -> None:
     if not (judgment or archival):
         raise ConfigurationError("Say what: --judgment, --archival or both.")
-    _prepared()
-    with _database() as database:
+    with _database(_places()) as database:
         tenants.consent(
             database,
             slug,
@@ -255,7 +255,9 @@ def review_show(proposal: ProposalId, tenant: TenantOption) -> None:
         )
     _say("\nWhat the judge made of it")
     for key, probability in sorted(row["probabilities"].items(), key=lambda each: -each[1]):
-        _say(f"  {key:<18} {probability:>5.2f} {'█' * round(probability * 30)}")
+        answer, _, place = key.partition(":n")
+        of = f"  {row['newer_topics'][int(place)]}" if place else ""
+        _say(f"  {answer:<15} {probability:>5.2f} {'█' * round(probability * 30)}{of}")
 
 
 @review_app.command("accept")
@@ -286,29 +288,39 @@ def evidence_dereference(
 
 
 def _say(text: str) -> None:
-    """Print text as it is: neither markup nor wrapping."""
-    console.print(text, markup=False, soft_wrap=True)
+    """Print text as it is: neither markup nor wrapping, and no character that moves the cursor.
+
+    A memory may hold terminal controls; they are shown, so that none of it hides from a reviewer.
+    """
+    shown = "".join(c if c.isprintable() or c in "\n\t" else f"<U+{ord(c):04X}>" for c in text)
+    console.print(shown, markup=False, soft_wrap=True)
 
 
 def _memory(topic: str, content: str, created_at: datetime) -> str:
     return f"  {topic} (recorded {created_at:%Y-%m-%d})\n  {content}"
 
 
-def _prepared() -> Addresses:
-    """The databases, migrated where they are embedded, and Dagster's environment set."""
-    from forgetting_assets import instance
-
+def _places() -> Addresses:
+    """Where the databases are; the embedded one is started and migrated."""
     read = settings.read()
     places = addresses.resolve(read)
     if read.database_url is None:
         migrations.migrate(places)
-    instance.prepare(places, read)
+    return places
+
+
+def _with_dagster() -> Addresses:
+    """The same, with Dagster's own database at hand for what runs or shows the pass."""
+    from forgetting_assets import instance
+
+    places = _places()
+    instance.prepare(places, settings.read())
     return places
 
 
 @contextmanager
-def _database() -> Iterator[Database]:
-    database = Database().connect()
+def _database(places: Addresses) -> Iterator[Database]:
+    database = Database(url=places.memory.render_as_string(hide_password=False)).connect()
     try:
         yield database
     finally:
@@ -317,6 +329,5 @@ def _database() -> Iterator[Database]:
 
 @contextmanager
 def _tenant(slug: str) -> Iterator[tuple[Database, UUID]]:
-    _prepared()
-    with _database() as database:
+    with _database(_places()) as database:
         yield database, tenants.find(database, slug).user_id

@@ -9,6 +9,7 @@ import dagster as dg
 from dagster_shared.utils.warnings import PreviewWarning
 
 from forgetting_assets import jobs, schedules, sensors
+from forgetting_assets.assets import sources
 from forgetting_assets.assets.archival_sweep import archival_sweep
 from forgetting_assets.assets.conflict_pairs import conflict_pairs
 from forgetting_assets.assets.judged_verdicts import judged_verdicts
@@ -32,6 +33,8 @@ def build_defs(**resource_overrides: Any) -> dg.Definitions:
     """Everything that Dagster shows, with the environment's resources or those passed instead."""
     return dg.Definitions(
         assets=[
+            sources.memories,
+            sources.evidence,
             conflict_pairs,
             stale_candidates,
             judged_verdicts,

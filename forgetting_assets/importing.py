@@ -7,12 +7,13 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import numpy as np
+from pgvector import Vector
 from pydantic import (
     AwareDatetime,
     BaseModel,
@@ -32,6 +33,7 @@ QUERIES = sql.load("memories")
 DIMENSIONS = 1536
 SHOWN = 20
 """Bad lines that one refusal names at most."""
+EARLIEST = datetime(1970, 1, 2, tzinfo=UTC)
 CHUNK = 500
 """Memories that one statement inserts."""
 
@@ -103,7 +105,7 @@ class MemoryRecord(BaseModel):
     def row(self) -> dict[str, Any]:
         """The record as the insert statements read it."""
         return self.model_dump(mode="json", exclude={"embedding", "updated_at"}) | {
-            "embedding": json.dumps(self.embedding) if self.embedding else None,
+            "embedding": Vector(self.embedding).to_text() if self.embedding else None,
             "updated_at": (self.updated_at or self.created_at).isoformat(),
             "content_hash": self.content_hash,
         }
@@ -117,8 +119,10 @@ class Imported:
     known: int
 
 
-def read(path: Path) -> list[MemoryRecord]:
+def read(path: Path, now: datetime) -> list[MemoryRecord]:
     """The records of a file of JSON lines; blank lines are passed over.
+
+    A time before 1970 or after ``now`` is refused: freshness and order would follow from it.
 
     Raises ImportRefused that names each bad line by number and reason, never by content.
     """
@@ -138,7 +142,9 @@ def read(path: Path) -> list[MemoryRecord]:
         except ValidationError as error:
             bad.append(f"line {number}: {_reason(error)}")
             continue
-        if record.id in by_id:
+        if record.created_at < EARLIEST or (record.updated_at or record.created_at) > now:
+            bad.append(f"line {number}: its times are before 1970 or in the future")
+        elif record.id in by_id:
             bad.append(f"line {number}: id: the same id as line {by_id[record.id]}")
         elif record.content_hash in by_hash:
             first = by_hash[record.content_hash]
@@ -158,7 +164,7 @@ def import_file(database: Database, path: Path, slug: str, now: datetime) -> Imp
     file is written, and InvalidSlug.
     """
     tenants.require_new_or_active(database, slug)
-    records = read(path)
+    records = read(path, now)
     try:
         with database.registry() as connection:
             tx = bind(connection, tenants.add(connection, slug), exclusive=True)

@@ -71,6 +71,9 @@ def judge(
         raise NotADemo()
     done = Judged()
     with database.judging(partition.user_id):
+        # A verdict is as old as the text it is about: what is edited while the judge is asked is
+        # newer than its verdict.
+        read_at = clock.now()
         items = verdicts.read_items(database, partition)
         done.items = len(items)
         unjudged, done.reused = verdicts.reuse(database, partition, gateway.pinned_model, items)
@@ -95,9 +98,7 @@ def judge(
             done.spend_usd += cost or 0
             done.unpriced_calls += cost is None
             accepted = _read(batch, decision, done)
-            verdicts.record(
-                database, partition, gateway.pinned_model, decision, accepted, clock.now()
-            )
+            verdicts.record(database, partition, gateway.pinned_model, decision, accepted, read_at)
             done.judged += len(accepted)
             progress(f"{done.judged} of {len(unjudged)} items judged in {done.calls} calls")
     done.outcomes.update(verdicts.count(database, partition))

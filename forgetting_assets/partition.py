@@ -42,13 +42,13 @@ class Partition:
 
 def of_day(run_date: date, tenant: Tenant, now: datetime) -> Partition:
     """The partition of a day that has ended. Raises PartitionError for today and the future."""
-    end = datetime.combine(run_date + timedelta(days=1), time(), UTC)
-    if end > now:
-        newest = now.astimezone(UTC).date() - timedelta(days=1)
+    today = now.astimezone(UTC).date()
+    if run_date >= today:
+        newest = today - timedelta(days=1)
         raise PartitionError(
             f"{run_date} has not ended in UTC, so it has no partition yet: the newest is {newest}."
         )
-    return Partition(run_date, tenant, end)
+    return Partition(run_date, tenant, datetime.combine(run_date + timedelta(days=1), time(), UTC))
 
 
 def require_slug(slug: str) -> str:

@@ -36,7 +36,10 @@ def nightly(
         and tenant.slug in known
     ]
     if not slugs:
-        yield dg.SkipReason("No tenant is opted in: see `forgetting tenants opt-in`.")
+        yield dg.SkipReason(
+            "No tenant is opted in, or the sensor has not added it yet: see "
+            "`forgetting tenants list`."
+        )
     for slug in slugs:
         key = partitions.key(yesterday, slug)
         yield dg.RunRequest(run_key=key, partition_key=key)

@@ -50,12 +50,6 @@ class TenantTransaction:
         """The number of rows that a statement changed."""
         return self._execute(query, parameters).rowcount
 
-    def stream(self, query: sa.TextClause, **parameters: Any) -> Iterator[sa.Row[Any]]:
-        """The rows of a query from a server-side cursor, a few hundred at a time."""
-        bound = {"user_id": self.user_id, **parameters}
-        with self.connection.execute(query, bound, execution_options={"yield_per": 200}) as result:
-            yield from result
-
     def _execute(self, query: sa.TextClause, parameters: dict[str, Any]) -> sa.CursorResult[Any]:
         return self.connection.execute(query, {"user_id": self.user_id, **parameters})
 

@@ -32,6 +32,7 @@ the content of a memory.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 
 
 class ForgettingError(Exception):
@@ -142,7 +143,14 @@ class BudgetExceeded(ForgettingError):
 
 
 class InvariantViolated(ForgettingError):
-    """Zero episodic collapse does not hold; nothing was written."""
+    """Zero episodic collapse or conservation does not hold; nothing was written.
+
+    ``found`` has the id and the reason of each violation.
+    """
+
+    def __init__(self, message: str | None = None, found: Sequence[tuple[str, str]] = ()) -> None:
+        super().__init__(message)
+        self.found = found
 
 
 class ReviewRefused(ForgettingError):

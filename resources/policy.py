@@ -1,4 +1,4 @@
-"""The figures of the pass that an operator may set: windows, caps, floors, thresholds, batches."""
+"""The figures of the pass: windows, caps, floors, thresholds, batches."""
 
 from datetime import timedelta
 
@@ -6,7 +6,10 @@ import dagster as dg
 
 
 class Policy(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """How much the pass takes and how sure it must be. Defaults are the ADR's starting values."""
+    """How much the pass takes and how sure it must be. Defaults are the ADR's starting values.
+
+    What docs/settings.md does not list is set in code, by `build_defs(policy=Policy(...))`.
+    """
 
     stale_window_days: int = 30
     single_cap: int = 60

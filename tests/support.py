@@ -370,11 +370,12 @@ def record_verdict(
     related: UUID | None = None,
     judged_at: datetime = TODAY,
     day: date | None = None,
-    proposal: str | None = None,
+    proposal: str | None = "dismissed",
 ) -> UUID:
     """A verdict written past the judge, of a pair when ``newer`` is given; its id.
 
-    ``proposal`` is the status of the retention proposal under the same id; None writes none.
+    ``proposal`` is the status of the retention proposal under the same id; None writes none, as a
+    run that ended before its proposals.
     """
     verdict_id = uuid4()
     store.execute(

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 import dagster as dg
 
 from forgetting_assets import metadata
+from forgetting_assets.assets import sources
 from forgetting_assets.assets.retention_proposals import retention_proposals
 from forgetting_assets.partitions import daily_tenant, selected
-from forgetting_assets.store import evidence
+from forgetting_assets.store import evidence, invariant
 from resources.clock import Clock
 from resources.database import Database
 from resources.flag import Flag
@@ -15,9 +16,21 @@ from resources.policy import Policy
 
 TABLE = "forgetting.archival_sweep"
 
+LINEAGE = metadata.lineage(
+    {
+        "evidence_id": [("evidence", "id")],
+        "kind": [("evidence", "kind")],
+        "occurred_at": [("evidence", "occurred_at")],
+        "last_used_at": [("evidence", "last_retrieved_at"), ("evidence", "last_outcome_at")],
+        "success_count": [("evidence", "success_count")],
+        "reinforcement_count": [("evidence", "reinforcement_count")],
+        "content_sha256": [("evidence", "content")],
+    }
+)
+
 
 @dg.asset(
-    deps=[retention_proposals],
+    deps=[retention_proposals, sources.evidence],
     partitions_def=daily_tenant,
     group_name="forgetting",
     owners=["team:memory-platform"],
@@ -47,7 +60,11 @@ def archival_sweep(
     done: list[evidence.Sweep] = []
     for partition in (partitions := list(selected(context, database, clock))):
         if partition.tenant.archival_enabled:
-            done.append(evidence.sweep(database, partition, policy, clock.now()))
+            now = clock.now()
+            with invariant.kept(
+                database, partition, "archival_sweep", run_id=context.run.run_id, now=now
+            ):
+                done.append(evidence.sweep(database, partition, policy, now))
         else:
             context.log.info(f"{partition.tenant.slug} has archival off: no evidence was read.")
     if not partitions:
@@ -56,6 +73,10 @@ def archival_sweep(
         metadata={
             "dagster/partition_row_count": sum(each.archived_by_partition for each in done),
             "dagster/column_schema": metadata.table_schema(database, TABLE),
+            "dagster/column_lineage": LINEAGE,
+            "preview": metadata.preview(
+                [row for each in partitions for row in evidence.preview(database, each)]
+            ),
             "archived": sum(each.archived for each in done),
             "archived_by_partition": sum(each.archived_by_partition for each in done),
         }

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import dagster as dg
 
 from forgetting_assets import metadata
+from forgetting_assets.assets import sources
 from forgetting_assets.partitions import daily_tenant, selected
 from forgetting_assets.store import pairs
 from resources.clock import Clock
@@ -14,8 +15,19 @@ from resources.policy import Policy
 
 TABLE = "forgetting.conflict_pairs"
 
+LINEAGE = metadata.lineage(
+    {
+        "older_id": [("memories", "id")],
+        "newer_id": [("memories", "id")],
+        "memory_type": [("memories", "memory_type")],
+        "similarity": [("memories", "embedding")],
+        "older_is_stale": [("memories", "updated_at"), ("memories", "last_reviewed_at")],
+    }
+)
+
 
 @dg.asset(
+    deps=[sources.memories],
     partitions_def=daily_tenant,
     group_name="forgetting",
     owners=["team:memory-platform"],
@@ -57,6 +69,7 @@ def conflict_pairs(
         metadata={
             "dagster/partition_row_count": len(found),
             "dagster/column_schema": metadata.table_schema(database, TABLE),
+            "dagster/column_lineage": LINEAGE,
             "pairs": len(found),
             "pairs_at_or_above_floor": mined,
             "pairs_with_stale_older_side": sum(pair.older_is_stale for pair in found),

@@ -10,6 +10,7 @@ from forgetting_assets.assets.conflict_pairs import conflict_pairs
 from forgetting_assets.assets.stale_candidates import stale_candidates
 from forgetting_assets.judge import Judged, judge
 from forgetting_assets.partitions import daily_tenant, selected
+from forgetting_assets.store import verdicts
 from resources.budget import Budget
 from resources.clock import Clock
 from resources.database import Database
@@ -76,6 +77,9 @@ def judged_verdicts(
             "dagster/partition_row_count": outcomes.total(),
             "dagster/column_schema": metadata.table_schema(database, TABLE),
             "dagster/column_lineage": LINEAGE,
+            "preview": metadata.preview(
+                [row for each in partitions for row in verdicts.preview(database, each)]
+            ),
             "model": gateway.pinned_model,
             "items": sum(each.items for each in done),
             "judged": sum(each.judged for each in done),

@@ -8,7 +8,7 @@ import dagster as dg
 from forgetting_assets import metadata
 from forgetting_assets.assets.judged_verdicts import judged_verdicts
 from forgetting_assets.partitions import daily_tenant, selected
-from forgetting_assets.store import proposals
+from forgetting_assets.store import invariant, proposals
 from resources.clock import Clock
 from resources.database import Database
 from resources.flag import Flag
@@ -62,7 +62,11 @@ def retention_proposals(
     done: list[proposals.WrittenProposals] = []
     for partition in (partitions := list(selected(context, database, clock))):
         if partition.tenant.judgment_enabled:
-            done.append(proposals.write(database, partition, policy, clock.now()))
+            now = clock.now()
+            with invariant.kept(
+                database, partition, "retention_proposals", run_id=context.run.run_id, now=now
+            ):
+                done.append(proposals.write(database, partition, policy, now))
     if not partitions:
         return
     proposed = sum((each.proposed for each in done), Counter[str]())
@@ -73,6 +77,9 @@ def retention_proposals(
             "dagster/partition_row_count": proposed.total() + dismissed,
             "dagster/column_schema": metadata.table_schema(database, TABLE),
             "dagster/column_lineage": LINEAGE,
+            "preview": metadata.preview(
+                [row for each in partitions for row in proposals.preview(database, each)]
+            ),
             "written": sum(each.written for each in done),
             "proposed": proposed.total(),
             **{f"proposed_{action}": proposed[action] for action in sorted(policy.thresholds)},

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import dagster as dg
 
 from forgetting_assets import metadata
+from forgetting_assets.assets import sources
 from forgetting_assets.assets.conflict_pairs import conflict_pairs
 from forgetting_assets.partitions import daily_tenant, selected
 from forgetting_assets.store import candidates
@@ -16,12 +17,19 @@ from resources.policy import Policy
 TABLE = "forgetting.stale_candidates"
 
 LINEAGE = metadata.lineage(
-    {"in_pair": [("conflict_pairs", "older_id"), ("conflict_pairs", "newer_id")]}
+    {
+        "memory_id": [("memories", "id")],
+        "memory_type": [("memories", "memory_type")],
+        "freshness": [("memories", "updated_at"), ("memories", "last_reviewed_at")],
+        "in_pair": [("conflict_pairs", "older_id"), ("conflict_pairs", "newer_id")],
+        "newer_ids": [("memories", "id")],
+        "newer_similarities": [("memories", "embedding")],
+    }
 )
 
 
 @dg.asset(
-    deps=[conflict_pairs],
+    deps=[conflict_pairs, sources.memories],
     partitions_def=daily_tenant,
     group_name="forgetting",
     owners=["team:memory-platform"],

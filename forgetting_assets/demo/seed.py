@@ -76,9 +76,9 @@ def _store(database: Database, tenant: DemoTenant, now: datetime) -> None:
             for entry in memory.cites
         ]
         tx.run(EVIDENCE["insert_citations"], rows=json.dumps(citations, default=str))
-    tenants.consent(
-        database,
-        tenant.slug,
-        judgment=tenant.judgment_enabled,
-        archival=tenant.archival_enabled,
-    )
+        tenants.set_consent(
+            connection,
+            tenant.slug,
+            judgment=tenant.judgment_enabled,
+            archival=tenant.archival_enabled,
+        )

@@ -54,9 +54,16 @@ Item = Single | Pair
 
 @dataclass(frozen=True)
 class Choice:
-    """One answer that an item offers: its key, what it means, and the verdict it stands for."""
+    """One answer that an item offers: its key, what it means, and the verdict it stands for.
+
+    ``name`` is the key without the item's place in its batch, so that it can be read later.
+    """
 
     key: str
     meaning: str
     verdict: str
     related: Memory | None = None
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.name or self.key)

@@ -104,6 +104,7 @@ def choices(item: Item, ref: str) -> list[Choice]:
                     "related.",
                     "conflict",
                     newer,
+                    name=f"conflict_with:n{n}",
                 )
                 for n, newer in enumerate(item.newer)
             ),
@@ -128,6 +129,7 @@ def choices(item: Item, ref: str) -> list[Choice]:
                 "its place. Not when it is merely related.",
                 "supersede",
                 newer,
+                name=f"supersede_by:n{n}",
             )
             for n, newer in enumerate(item.newer)
         ),

@@ -14,7 +14,8 @@ from resources.errors import AnswerRejected
 class Verdict:
     """What the judge says of one item: keep, archive, supersede or conflict.
 
-    ``probability`` is the chosen key's own (0 to 1), never the endpoint's ``confidence``.
+    ``probability`` is the chosen key's own (0 to 1), never the endpoint's ``confidence``. The keys
+    are without the item's place in its batch: ``supersede_by:n1`` names its second newer neighbour.
     """
 
     item: Item
@@ -48,7 +49,12 @@ def verdict_of(item: Item, ref: str, answer: object) -> Verdict:
         raise AnswerRejected(f"{ref}: the chosen key is not a most probable one.")
     choice = offered[chosen]
     return Verdict(
-        item, choice.verdict, choice.related, chosen, probabilities[chosen], probabilities
+        item,
+        choice.verdict,
+        choice.related,
+        choice.name,
+        probabilities[chosen],
+        {offered[key].name: probability for key, probability in probabilities.items()},
     )
 
 

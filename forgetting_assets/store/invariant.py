@@ -7,7 +7,8 @@ resembles another or because a judge said so.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -46,14 +47,36 @@ def require(tx: TenantTransaction, partition: Partition, *looks: str) -> None:
 
     A blocking check gates only inside one run, so the assets that act verify for themselves.
     """
-    found = [violation for look in looks for violation in violations(tx, partition, look)]
-    if found:
-        ids = ", ".join(str(violation.id) for violation in found[:5])
-        raise InvariantViolated(
-            f"Zero episodic collapse does not hold for {partition.tenant.slug} on "
-            f"{partition.run_date}: {len(found)} violations, the first are {ids} "
-            f"({found[0].reason}). Nothing was written; look at forgetting.invariant_results."
+    for look in looks:
+        if found := violations(tx, partition, look):
+            ids = ", ".join(str(violation.id) for violation in found[:5])
+            raise InvariantViolated(
+                f"The invariant does not hold for {partition.tenant.slug} on {partition.run_date}: "
+                f"{len(found)} of {look.replace('_', ' ')}, the first are {ids} "
+                f"({found[0].reason}). Nothing was written; forgetting.invariant_results has all.",
+                [(str(violation.id), violation.reason) for violation in found],
+            )
+
+
+@contextmanager
+def kept(
+    database: Database, partition: Partition, asset: str, *, run_id: str, now: datetime
+) -> Iterator[None]:
+    """Keep the record of a violation that is raised within, which its own rollback would take."""
+    try:
+        yield
+    except InvariantViolated as violated:
+        found = [Violation(id_, reason) for id_, reason in violated.found]
+        record(
+            database,
+            partition,
+            asset,
+            ZERO_EPISODIC_COLLAPSE,
+            found or [Violation(asset, str(violated))],
+            run_id=run_id,
+            checked_at=now,
         )
+        raise
 
 
 def record(

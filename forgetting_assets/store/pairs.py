@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -30,7 +30,7 @@ class MinedPair:
 
 @dataclass(frozen=True)
 class SelectedPairs:
-    """What a partition takes, and how many pairs were read before its cap was full."""
+    """What a partition takes, and how many pairs there are at or above the floor in all."""
 
     pairs: list[MinedPair]
     mined: int
@@ -39,7 +39,7 @@ class SelectedPairs:
 def select(database: Database, partition: Partition, policy: Policy) -> SelectedPairs:
     """Write the partition's pairs: best first, each memory in one pair at most, up to the cap."""
     with database.tenant(partition.user_id, exclusive=True) as tx:
-        mined = list(mine(tx, partition, policy))
+        mined = mine(tx, partition, policy)
         pairs = disjoint(mined, policy.pair_cap)
         tx.run(QUERIES["clear_pairs"], run_date=partition.run_date)
         for rank, pair in enumerate(pairs, start=1):
@@ -47,9 +47,9 @@ def select(database: Database, partition: Partition, policy: Policy) -> Selected
     return SelectedPairs(pairs, len(mined))
 
 
-def mine(tx: TenantTransaction, partition: Partition, policy: Policy) -> Iterator[MinedPair]:
+def mine(tx: TenantTransaction, partition: Partition, policy: Policy) -> list[MinedPair]:
     """Every pair that this partition may judge, best first: stale older side, then similarity."""
-    rows = tx.stream(
+    rows = tx.rows(
         QUERIES["mine_pairs"],
         run_date=partition.run_date,
         as_of=partition.as_of,
@@ -57,8 +57,7 @@ def mine(tx: TenantTransaction, partition: Partition, policy: Policy) -> Iterato
         floors=json.dumps(policy.conflict_floors),
         default_floor=policy.default_floor,
     )
-    for row in rows:
-        yield MinedPair(**row._mapping)
+    return [MinedPair(**row._mapping) for row in rows]
 
 
 def disjoint(mined: Iterable[MinedPair], cap: int) -> list[MinedPair]:

@@ -51,8 +51,11 @@ def write(
             if status == "proposed":
                 obstacle = tx.first(QUERIES["find_obstacle"], id=row.id)
                 if obstacle:
-                    status = "dismissed"
                     done.withheld[obstacle.obstacle] += 1
+                    if obstacle.obstacle != "rejected":
+                        # Nothing is written, so nothing is settled: the memory comes up again.
+                        continue
+                    status = "dismissed"
             done.written += tx.run(QUERIES["insert_proposal"], id=row.id, status=status, now=now)
         invariant.require(
             tx,
@@ -70,3 +73,19 @@ def write(
         waiting = tx.one(QUERIES["count_open"])
         done.open_in_all, done.oldest_open = waiting.proposals, waiting.oldest
     return done
+
+
+def preview(database: Database, partition: Partition) -> list[dict[str, str | float]]:
+    """A few of the partition's proposals, open ones first: ids, actions and figures."""
+    with database.tenant(partition.user_id) as tx:
+        rows = tx.rows(QUERIES["preview_proposals"], run_date=partition.run_date)
+    return [
+        {
+            "id": str(row.id),
+            "memory_id": str(row.memory_id),
+            "action": row.action,
+            "status": row.status,
+            "probability": row.probability,
+        }
+        for row in rows
+    ]

@@ -66,9 +66,16 @@ def consent(
     """Set what a tenant agrees to; None leaves a switch as it is. Raises UnknownTenant."""
     find(database, slug)
     with database.registry() as connection:
-        connection.execute(
-            QUERIES["set_consent"], {"slug": slug, "judgment": judgment, "archival": archival}
-        )
+        set_consent(connection, slug, judgment=judgment, archival=archival)
+
+
+def set_consent(
+    connection: sa.Connection, slug: str, *, judgment: bool | None, archival: bool | None
+) -> None:
+    """The same inside a transaction that is under way."""
+    connection.execute(
+        QUERIES["set_consent"], {"slug": slug, "judgment": judgment, "archival": archival}
+    )
 
 
 def require_judgment(database: Database, user_id: UUID) -> None:

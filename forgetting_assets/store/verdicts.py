@@ -17,12 +17,15 @@ from resources.gateway import Decision
 
 QUERIES = sql.load("verdicts")
 
+Cell = str | float
+"""What a preview shows in one place: an id, a type or a figure."""
+
 
 def read_items(database: Database, partition: Partition) -> list[Item]:
     """The partition's pairs, then its singles that no pair covers, with their text as it is now.
 
-    An item whose judged side is no longer live is left out, and so is a blocker without a live
-    newer neighbour.
+    An item whose judged side is no longer live, or is of another type than when it was selected, is
+    left out, and so is a blocker without a live newer neighbour.
     """
     with database.tenant(partition.user_id) as tx:
         pairs = tx.rows(QUERIES["read_pairs"], run_date=partition.run_date)
@@ -32,16 +35,22 @@ def read_items(database: Database, partition: Partition) -> list[Item]:
         live = {
             row.id: Memory(**row._mapping) for row in tx.rows(QUERIES["read_memories"], ids=ids)
         }
-    items: list[Item] = [
-        Pair(live[row.older_id], live[row.newer_id], row.similarity)
-        for row in pairs
-        if row.older_id in live and row.newer_id in live
-    ]
+
+    def of_type(memory_type: str, id_: UUID) -> Memory | None:
+        memory = live.get(id_)
+        return memory if memory and memory.memory_type == memory_type else None
+
+    items: list[Item] = []
+    for row in pairs:
+        older, newer = (of_type(row.memory_type, id_) for id_ in (row.older_id, row.newer_id))
+        if older and newer:
+            items.append(Pair(older, newer, row.similarity))
     for row in singles:
-        newer = tuple(live[id_] for id_ in row.newer_ids if id_ in live)
-        memory = live.get(row.memory_id)
-        if memory and (newer or memory.memory_type != "blocker"):
-            items.append(Single(memory, newer))
+        memory = of_type(row.memory_type, row.memory_id)
+        newer_ones = (of_type(row.memory_type, id_) for id_ in row.newer_ids)
+        neighbours = tuple(each for each in newer_ones if each)
+        if memory and (neighbours or memory.memory_type != "blocker"):
+            items.append(Single(memory, neighbours))
     return items
 
 
@@ -89,6 +98,22 @@ def count(database: Database, partition: Partition) -> Mapping[str, int]:
         return {row.verdict: row.verdicts for row in rows}
 
 
+def preview(database: Database, partition: Partition) -> list[dict[str, Cell]]:
+    """A few of the partition's verdicts: ids, types and figures."""
+    with database.tenant(partition.user_id) as tx:
+        rows = tx.rows(QUERIES["preview_verdicts"], run_date=partition.run_date)
+    return [
+        {
+            "memory_id": str(row.memory_id),
+            "memory_type": row.memory_type,
+            "kind": row.kind,
+            "verdict": row.verdict,
+            "probability": row.probability,
+        }
+        for row in rows
+    ]
+
+
 def _insert(
     tx: TenantTransaction,
     partition: Partition,
@@ -105,6 +130,7 @@ def _insert(
         kind="pair" if isinstance(item, Pair) else "single",
         memory_id=subject.id,
         newer_id=newer,
+        newer_ids=[] if isinstance(item, Pair) else [each.id for each in item.newer],
         memory_type=subject.memory_type,
         verdict=verdict.action,
         related_memory_id=related.id if related else None,

@@ -59,6 +59,7 @@ CREATE TABLE forgetting.judged_verdicts (
     kind text NOT NULL CHECK (kind IN ('single', 'pair')),
     memory_id uuid NOT NULL,
     newer_id uuid,
+    newer_ids uuid[] NOT NULL DEFAULT '{}',
     memory_type text NOT NULL CHECK (memory_type IN ('decision', 'preference', 'blocker', 'fact')),
     verdict text NOT NULL CHECK (verdict IN ('keep', 'archive', 'supersede', 'conflict')),
     related_memory_id uuid,
@@ -101,8 +102,8 @@ CREATE TABLE forgetting.archival_sweep (
     content_sha256 text NOT NULL,
     due_before timestamptz NOT NULL,
     archived_at timestamptz NOT NULL,
-    PRIMARY KEY (user_id, run_date, evidence_id),
-    FOREIGN KEY (user_id, evidence_id) REFERENCES evidence (user_id, id) ON DELETE CASCADE
+    -- No foreign key to evidence: a row that outlives its entry is how a loss would be seen.
+    PRIMARY KEY (user_id, run_date, evidence_id)
 );
 
 CREATE TABLE forgetting.invariant_results (

@@ -260,6 +260,8 @@ COMMENT ON COLUMN forgetting.judged_verdicts.memory_id IS
 'The memory the verdict is about (memories.id). For a pair, the older side.';
 COMMENT ON COLUMN forgetting.judged_verdicts.newer_id IS
 'The newer side of a pair (memories.id). NULL = a single.';
+COMMENT ON COLUMN forgetting.judged_verdicts.newer_ids IS
+'The newer neighbours the judge was shown with a single, n0 first; empty for a pair.';
 COMMENT ON COLUMN forgetting.judged_verdicts.memory_type IS 'The type of the memory when it was judged.';
 COMMENT ON COLUMN forgetting.judged_verdicts.verdict IS
 'keep, archive, supersede (the related memory replaces this one) or conflict (the two contradict).';
@@ -267,7 +269,7 @@ COMMENT ON COLUMN forgetting.judged_verdicts.related_memory_id IS
 'The newer memory named by supersede or conflict (memories.id). For a pair, its newer side. NULL = the '
 'verdict is keep or archive.';
 COMMENT ON COLUMN forgetting.judged_verdicts.answer_key IS
-'The answer as the judge gave it, one of the keys offered, such as keep_both or archive_older.';
+'The answer chosen, such as keep_both or supersede_by:n1, where n1 is the second of newer_ids.';
 COMMENT ON COLUMN forgetting.judged_verdicts.probability IS
 'The probability the judge gave the answer it chose, 0 to 1.';
 COMMENT ON COLUMN forgetting.judged_verdicts.probabilities IS

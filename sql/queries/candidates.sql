@@ -1,10 +1,11 @@
 -- Stale singles: live memories that nobody changed or reviewed for the stale window.
 
 -- name: select_stale_singles
--- The stalest unsettled memories up to the cap, each with the exact total beyond it. A verdict
--- settles a memory until its freshness, or that of the newer memory it names, moves past it, or until
--- there is a newer neighbour at or above the floor that was created after the verdict's day, so that
--- the judge did not see it. This partition's own verdicts and proposals settle nothing.
+-- The stalest unsettled memories up to the cap, each with the exact total beyond it. A verdict that was
+-- written down as a proposal, be it a dismissed one, settles a memory until its freshness, or that of
+-- the newer memory it names, moves past it, or until there is a newer neighbour at or above the floor
+-- that was created after the verdict's day, so that the judge did not see it. This partition's own
+-- verdicts and proposals settle nothing.
 WITH stale AS (
     SELECT
         m.*,
@@ -24,6 +25,17 @@ WITH stale AS (
                 w.user_id = :user_id AND w.memory_id = m.id
                 AND w.run_date IS DISTINCT FROM :run_date
         )
+        -- Its verdict names a memory that is itself proposed for something: it waits for that.
+        AND NOT EXISTS (
+            SELECT 1
+            FROM forgetting.judged_verdicts AS v
+            INNER JOIN retention_proposals AS p
+                ON v.user_id = p.user_id AND v.related_memory_id = p.memory_id
+            WHERE
+                v.user_id = :user_id AND v.run_date <> :run_date
+                AND v.memory_id = m.id AND v.judged_at > m.freshness
+                AND p.status = 'proposed'
+        )
 ),
 
 unsettled AS (
@@ -36,6 +48,11 @@ unsettled AS (
             WHERE
                 v.user_id = :user_id AND v.run_date <> :run_date
                 AND v.memory_id = s.id AND v.judged_at > s.freshness
+                AND EXISTS (
+                    SELECT 1
+                    FROM retention_proposals AS p
+                    WHERE p.user_id = :user_id AND p.id = v.id
+                )
                 AND NOT EXISTS (
                     SELECT 1
                     FROM memories AS r

@@ -36,12 +36,6 @@ ORDER BY e.occurred_at ASC, e.id ASC
 LIMIT :room
 FOR UPDATE OF e;
 
--- name: count_entries
--- Every entry of the tenant, in any tier.
-SELECT count(*) AS entries
-FROM evidence AS e
-WHERE e.user_id = :user_id;
-
 -- name: log_archived
 -- Keep the figures on which each entry is archived, and the digest of its bytes.
 INSERT INTO forgetting.archival_sweep (
@@ -113,3 +107,14 @@ SELECT
     r.memory_id,
     r.evidence_id
 FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r (memory_id uuid, evidence_id uuid);
+
+-- name: preview_archived
+-- A few of the entries that the partition archived, for the UI.
+SELECT
+    s.evidence_id,
+    s.kind,
+    s.occurred_at
+FROM forgetting.archival_sweep AS s
+WHERE s.user_id = :user_id AND s.run_date = :run_date
+ORDER BY s.occurred_at ASC, s.evidence_id ASC
+LIMIT 10;

@@ -38,7 +38,7 @@ WHERE
     AND m.memory_type IN ('event', 'note');
 
 -- name: collapse_in_retention_proposals
--- No open proposal of the tenant names an event or a note, and no applied one was about one, in any
+-- No open proposal of the tenant names an event or a note, and no applied one ended one, in any
 -- partition.
 SELECT
     m.id,
@@ -49,7 +49,11 @@ INNER JOIN memories AS m
         p.user_id = m.user_id
         AND (p.memory_id = m.id OR (p.related_memory_id = m.id AND p.status = 'proposed'))
 WHERE
-    p.user_id = :user_id AND p.status IN ('proposed', 'applied')
+    p.user_id = :user_id
+    AND (
+        p.status = 'proposed'
+        OR (p.status = 'applied' AND p.action IN ('archive', 'supersede'))
+    )
     AND m.memory_type IN ('event', 'note');
 
 -- name: collapse_in_archival_sweep

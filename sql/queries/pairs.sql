@@ -71,7 +71,8 @@ WHERE
             c.user_id = :user_id
             AND (c.from_id, c.to_id) IN ((n.newer_id, n.older_id), (n.older_id, n.newer_id))
     )
-    -- Settled: this very pair has a verdict later than both freshnesses, from another partition.
+    -- Settled: this very pair has a verdict later than both freshnesses, from another partition, that
+    -- was written down as a proposal, be it a dismissed one.
     AND NOT EXISTS (
         SELECT 1
         FROM forgetting.judged_verdicts AS v
@@ -80,6 +81,11 @@ WHERE
             AND v.memory_id = n.older_id
             AND n.newer_id IN (v.newer_id, v.related_memory_id)
             AND v.judged_at > n.freshness
+            AND EXISTS (
+                SELECT 1
+                FROM retention_proposals AS p
+                WHERE p.user_id = :user_id AND p.id = v.id
+            )
     )
 ORDER BY n.older_is_stale DESC, n.similarity DESC, n.older_id ASC, n.newer_id ASC;
 

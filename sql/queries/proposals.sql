@@ -162,3 +162,17 @@ SELECT
     min(p.created_at) AS oldest
 FROM retention_proposals AS p
 WHERE p.user_id = :user_id AND p.status = 'proposed';
+
+-- name: preview_proposals
+-- A few of the partition's proposals, for the UI.
+SELECT
+    p.id,
+    p.memory_id,
+    p.action,
+    p.status,
+    p.probability
+FROM retention_proposals AS p
+INNER JOIN forgetting.judged_verdicts AS v ON p.user_id = v.user_id AND p.id = v.id
+WHERE p.user_id = :user_id AND v.user_id = :user_id AND v.run_date = :run_date
+ORDER BY p.status = 'dismissed' ASC, p.probability DESC, p.id ASC
+LIMIT 10;

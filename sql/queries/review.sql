@@ -18,7 +18,8 @@ WHERE p.user_id = :user_id AND p.status = 'proposed'
 ORDER BY p.created_at ASC, p.probability DESC, p.id ASC;
 
 -- name: show_proposal
--- One proposal in any status with the text and times of both sides.
+-- One proposal in any status with the text and times of both sides, and the topics of the newer
+-- memories that the judge chose from.
 SELECT
     p.id,
     p.action,
@@ -39,7 +40,15 @@ SELECT
     greatest(m.updated_at, m.last_reviewed_at) AS freshness,
     r.topic AS related_topic,
     r.content AS related_content,
-    r.created_at AS related_created_at
+    r.created_at AS related_created_at,
+    ARRAY(
+        SELECT coalesce(n.topic, '(gone)')
+        FROM forgetting.judged_verdicts AS v
+        CROSS JOIN LATERAL unnest(v.newer_ids) WITH ORDINALITY AS shown (id, place)
+        LEFT JOIN memories AS n ON n.user_id = :user_id AND shown.id = n.id
+        WHERE v.user_id = :user_id AND v.id = p.id
+        ORDER BY shown.place
+    ) AS newer_topics
 FROM retention_proposals AS p
 INNER JOIN memories AS m ON p.user_id = m.user_id AND p.memory_id = m.id
 LEFT JOIN memories AS r ON p.user_id = r.user_id AND p.related_memory_id = r.id

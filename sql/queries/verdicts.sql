@@ -5,22 +5,34 @@
 SELECT
     cp.older_id,
     cp.newer_id,
+    cp.memory_type,
     cp.similarity
 FROM forgetting.conflict_pairs AS cp
 WHERE cp.user_id = :user_id AND cp.run_date = :run_date
 ORDER BY cp.rank;
 
 -- name: read_singles
--- The partition's singles that no pair covers, by rank.
+-- The partition's singles that no pair covers, by rank. The pairs are looked at as they are now: they
+-- may have been selected again since.
 SELECT
     sc.memory_id,
+    sc.memory_type,
     sc.newer_ids
 FROM forgetting.stale_candidates AS sc
-WHERE sc.user_id = :user_id AND sc.run_date = :run_date AND NOT sc.in_pair
+WHERE
+    sc.user_id = :user_id AND sc.run_date = :run_date
+    AND NOT EXISTS (
+        SELECT 1
+        FROM forgetting.conflict_pairs AS cp
+        WHERE
+            cp.user_id = :user_id AND cp.run_date = :run_date
+            AND sc.memory_id IN (cp.older_id, cp.newer_id)
+    )
 ORDER BY sc.rank;
 
 -- name: read_memories
--- The text and times of the memories that the items name, as they are now, live ones only.
+-- The text and times of the memories that the items name, as they are now, live and judgeable ones
+-- only: an event or a note is never read.
 SELECT
     m.id,
     m.memory_type,
@@ -35,7 +47,8 @@ FROM memories AS m
 WHERE
     m.user_id = :user_id
     AND m.id = ANY(:ids)
-    AND m.status = 'active' AND m.valid_to IS NULL;
+    AND m.status = 'active' AND m.valid_to IS NULL
+    AND m.memory_type IN ('decision', 'preference', 'blocker', 'fact');
 
 -- name: find_known
 -- Earlier verdicts of this model on exactly these inputs, this partition's own first.
@@ -53,7 +66,7 @@ ORDER BY v.memory_id ASC, v.input_digest ASC, v.run_date = :run_date DESC, v.jud
 -- name: reuse_verdict
 -- Take over another partition's verdict on the same input, without a call.
 INSERT INTO forgetting.judged_verdicts (
-    run_date, user_id, kind, memory_id, newer_id, memory_type, verdict, related_memory_id,
+    run_date, user_id, kind, memory_id, newer_id, newer_ids, memory_type, verdict, related_memory_id,
     answer_key, probability, probabilities, model, answer_model, input_digest,
     memory_content_hash, memory_freshness, related_content_hash, related_freshness, request_id,
     judged_at, reused_from
@@ -64,6 +77,7 @@ SELECT
     v.kind,
     v.memory_id,
     v.newer_id,
+    v.newer_ids,
     v.memory_type,
     v.verdict,
     v.related_memory_id,
@@ -87,13 +101,13 @@ ON CONFLICT (user_id, run_date, memory_id, input_digest, model) DO NOTHING;
 -- name: insert_verdict
 -- One verdict of the judge.
 INSERT INTO forgetting.judged_verdicts (
-    run_date, user_id, kind, memory_id, newer_id, memory_type, verdict, related_memory_id,
+    run_date, user_id, kind, memory_id, newer_id, newer_ids, memory_type, verdict, related_memory_id,
     answer_key, probability, probabilities, model, answer_model, input_digest,
     memory_content_hash, memory_freshness, related_content_hash, related_freshness, request_id,
     judged_at
 )
 VALUES (
-    :run_date, :user_id, :kind, :memory_id, :newer_id, :memory_type, :verdict,
+    :run_date, :user_id, :kind, :memory_id, :newer_id, :newer_ids, :memory_type, :verdict,
     :related_memory_id, :answer_key, :probability, CAST(:probabilities AS jsonb), :model,
     :answer_model, :input_digest, :memory_content_hash, :memory_freshness,
     :related_content_hash, :related_freshness, :request_id, :judged_at
@@ -109,3 +123,16 @@ FROM forgetting.judged_verdicts AS v
 WHERE v.user_id = :user_id AND v.run_date = :run_date
 GROUP BY v.verdict
 ORDER BY v.verdict;
+
+-- name: preview_verdicts
+-- A few of the partition's verdicts, for the UI.
+SELECT
+    v.memory_id,
+    v.memory_type,
+    v.kind,
+    v.verdict,
+    v.probability
+FROM forgetting.judged_verdicts AS v
+WHERE v.user_id = :user_id AND v.run_date = :run_date
+ORDER BY v.judged_at ASC, v.id ASC
+LIMIT 10;

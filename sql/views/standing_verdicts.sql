@@ -14,7 +14,13 @@ WITH items AS (
         sc.memory_id,
         CAST(NULL AS uuid) AS newer_id
     FROM forgetting.stale_candidates AS sc
-    WHERE NOT sc.in_pair
+    WHERE NOT EXISTS (
+        SELECT 1
+        FROM forgetting.conflict_pairs AS cp
+        WHERE
+            cp.user_id = sc.user_id AND cp.run_date = sc.run_date
+            AND sc.memory_id IN (cp.older_id, cp.newer_id)
+    )
 )
 
 SELECT DISTINCT ON (v.user_id, v.run_date, v.memory_id)

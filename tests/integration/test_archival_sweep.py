@@ -466,7 +466,7 @@ def test_br_25_an_empty_sweep_is_one_probe_of_the_index_however_much_is_hot(stor
 
     store.execute("UPDATE evidence SET last_retrieved_at = NULL WHERE user_id = :id", id=acme)
     full = plan_of_find_due(store, acme)
-    assert full["Shared Hit Blocks"] + full["Shared Read Blocks"] > 1_000, "it does count pages"
+    assert full["Shared Hit Blocks"] + full["Shared Read Blocks"] > 100, "it does count pages"
     assert archived(store) == set(), "the plan was rolled back"
 
 
@@ -547,7 +547,8 @@ def test_a_sweep_archives_exactly_the_oldest_that_the_rule_names(
     done = sweep(store, slug=slug, sweep_batch=batch, sweep_window_days=window)
     assert archived(store) & set(ids) == set(due[:batch])
     assert done.archived == len(due[:batch])
-    assert len(store.rows("SELECT id FROM evidence")) == len(ids), "nothing is deleted"
+    there = store.rows("SELECT id FROM evidence WHERE user_id = :acme", acme=acme)
+    assert {row["id"] for row in there} == set(ids), "nothing is deleted"
     assert hot(store, acme) == set(ids) - set(due[:batch])
     again = sweep(store, slug=slug, sweep_batch=batch, sweep_window_days=window)
     assert again.archived == 0
@@ -613,8 +614,7 @@ def test_decision_17_however_often_its_partitions_are_swept_no_day_passes_its_ba
 ) -> None:
     slug = f"t{uuid4().hex[:10]}"
     acme = store.tenant(slug)
-    for n in range(count):
-        store.evidence(acme, age=30 + n)
+    ids = {store.evidence(acme, age=30 + n) for n in range(count)}
     taken: dict[int, int] = {}
     for day, batch in batches:
         left = count - sum(taken.values())
@@ -622,7 +622,7 @@ def test_decision_17_however_often_its_partitions_are_swept_no_day_passes_its_ba
         done = sweep(store, day, slug=slug, sweep_batch=batch)
         taken[day] = taken.get(day, 0) + expected
         assert (done.archived, done.archived_by_partition) == (expected, taken[day])
-        assert len(archived(store)) == sum(taken.values())
+        assert len(archived(store) & ids) == sum(taken.values())
 
 
 # The invariant inside the transaction

@@ -456,7 +456,6 @@ def test_a_consolidation_proposal_in_any_status_and_direction_settles_its_pair(
 def test_any_verdict_on_the_very_pair_settles_it(store: Store) -> None:
     acme = store.tenant()
     kinds = [
-        ("keep", None),
         ("keep", "dismissed"),
         ("archive", "dismissed"),
         ("archive", "rejected"),
@@ -474,6 +473,13 @@ def test_any_verdict_on_the_very_pair_settles_it(store: Store) -> None:
             store, acme, older, newer=newer, verdict=verdict, related=related, proposal=status
         )
     assert sides(taken(store)) == [control]
+
+
+def test_a_verdict_that_no_run_wrote_down_as_a_proposal_settles_no_pair(store: Store) -> None:
+    acme = store.tenant()
+    older, newer = store.pair(acme, 0.95)
+    record_verdict(store, acme, older, newer=newer, proposal=None)
+    assert sides(taken(store)) == [(older, newer)]
 
 
 def test_another_pair_of_the_same_memory_settles_nothing(store: Store) -> None:
@@ -629,20 +635,19 @@ def test_br_44_another_tenant_s_nearer_memories_suppress_none_of_mine(store: Sto
 
 def test_a_partition_replaces_its_own_rows_and_no_others(store: Store) -> None:
     acme, borea = store.tenant(), store.tenant("borea")
-    store.pair(acme, 0.9)
+    gone = store.pair(acme, 0.9)
     theirs = store.pair(borea, 0.9)
     taken(store, "borea")
-    yesterday = store.partition(day=YESTERDAY)
-    pairs.select(store.database, yesterday, Policy())
-    assert len(taken(store)) == 1
-    store.execute("DELETE FROM memories WHERE user_id = :id", id=acme)
+    pairs.select(store.database, store.partition(day=YESTERDAY), Policy())
+    assert sides(taken(store)) == [gone]
+    store.execute("UPDATE memories SET status = 'archived' WHERE id = :id", id=gone[0])
     mine = store.pair(acme, 0.95)
-    assert sides(taken(store)) == [mine]
-    assert sides(taken(store)) == [mine]
-    assert [(row["user_id"], row["older_id"]) for row in recorded(store)].count(
-        (borea, theirs[0])
-    ) == 1
-    assert [row["older_id"] for row in recorded(store) if row["user_id"] == acme] == [mine[0]]
+    assert sides(taken(store)) == sides(taken(store)) == [mine]
+    assert {(row["user_id"], row["run_date"], row["older_id"]) for row in recorded(store)} == {
+        (acme, DAY, mine[0]),
+        (acme, YESTERDAY, gone[0]),
+        (borea, DAY, theirs[0]),
+    }
 
 
 # Similarity selects, never decides

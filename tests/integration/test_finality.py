@@ -14,11 +14,14 @@ from uuid import UUID
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
+from pydantic import PrivateAttr
 
+from forgetting_assets import judge as judging
 from forgetting_assets import review
 from forgetting_assets.judging.items import Pair
 from forgetting_assets.partition import Partition
-from forgetting_assets.store import verdicts
+from forgetting_assets.store import candidates, verdicts
+from resources.clock import Clock
 from resources.policy import Policy
 from tests.support import (
     DAY,
@@ -146,7 +149,7 @@ def test_a_single_is_settled_by_a_verdict_on_it_whatever_the_verdict(store: Stor
     acme = store.tenant()
     other = store.memory(acme, age=3)
     for verdict, proposal in itertools.product(
-        ("keep", "archive", "supersede", "conflict"), (None, "dismissed", "rejected")
+        ("keep", "archive", "supersede", "conflict"), ("dismissed", "rejected")
     ):
         related = other if verdict in ("supersede", "conflict") else None
         judged = store.memory(acme, age=60)
@@ -223,6 +226,25 @@ def test_a_neighbour_created_after_the_verdict_reopens_a_single_at_the_floor_and
     (*_, item) = asked(days.judge)
     assert item["newer"][0]["content"] == f"memory {newer}"
     assert days.later().items() == [], "the new verdict knows of the neighbour"
+
+
+def test_the_floor_of_the_embedding_model_decides_what_reopens_a_single(store: Store) -> None:
+    acme = store.tenant()
+    policy = Policy(conflict_floors={"strict": 0.95, "loose": 0.5}, default_floor=0.82)
+    judged = {}
+    for axis, model in enumerate(("strict", "loose", "other", None), start=701):
+        common: dict[str, Any] = {"embedding_model": model, "scope": f"scope {axis}"}
+        memory = store.memory(acme, age=60, project="atlas", embedding=vector(0, axis), **common)
+        record_verdict(store, acme, memory, judged_at=ago(10))
+        judged[model] = (memory, axis, common)
+    assert Days(store, policy=policy).items() == []
+    reopened: set[Sides] = set()
+    for cosine, models in ((0.6, {"loose"}), (0.9, {"loose", "other", None}), (0.96, set(judged))):
+        for _, axis, common in judged.values():
+            near = vector(degrees(cosine), axis)
+            store.memory(acme, age=2, project=str(cosine), embedding=near, **common)
+        reopened = {(judged[model][0],) for model in models}
+        assert set(Days(store, policy=policy).items()) == reopened
 
 
 def test_a_neighbour_that_stood_there_before_the_verdict_reopens_nothing(store: Store) -> None:
@@ -602,7 +624,9 @@ def test_in_any_history_a_second_look_has_a_reason_and_in_the_end_nothing_is_lef
     assert days.items() == []
 
     looks: dict[Sides, list[tuple[datetime, UUID | None, datetime]]] = {}
-    for row in store.rows("SELECT * FROM forgetting.judged_verdicts ORDER BY judged_at"):
+    for row in store.rows(
+        "SELECT * FROM forgetting.judged_verdicts WHERE reused_from IS NULL ORDER BY judged_at"
+    ):
         item = (row["memory_id"], row["newer_id"]) if row["newer_id"] else (row["memory_id"],)
         seen_until = datetime.combine(row["run_date"] + ONE_DAY, time(), UTC)
         looks.setdefault(item, []).append((row["judged_at"], row["related_memory_id"], seen_until))
@@ -630,6 +654,71 @@ def test_in_any_history_a_second_look_has_a_reason_and_in_the_end_nothing_is_lef
         if memory_type in ("fact", "decision") and id_ not in judged
     }
     assert unjudged == set(), "everything is stale by now, so everything was looked at"
+
+
+# A run that ends too early
+
+
+def test_what_a_run_judged_and_did_not_propose_is_proposed_by_the_next_night_without_a_call(
+    store: Store,
+) -> None:
+    acme = store.tenant()
+    singles = [store.memory(acme, age=60 + n) for n in range(3)]
+    older, newer = store.pair(acme)
+    judge = TestJudge.that(by_kind)
+    first = Days(store, judge)
+    first.the_pass.candidates(first.partition)
+    assert first.the_pass.verdicts(first.partition).judged == 4
+    # The run is killed here. Nobody runs its partition again.
+    second = Days(store, judge).later()
+    calls = judge.calls
+    second.run()
+    assert judge.calls == calls, "nothing is paid for twice"
+    open_ = store.rows("SELECT memory_id FROM retention_proposals WHERE status = 'proposed'")
+    assert {row["memory_id"] for row in open_} == {*singles, older}
+    assert newer not in singles
+
+
+class Ticking(Clock):
+    """A clock that goes on by a second each time it is read."""
+
+    _seconds: Iterator[int] = PrivateAttr(default_factory=itertools.count)
+
+    def now(self) -> datetime:
+        return TODAY + timedelta(seconds=next(self._seconds))
+
+
+def by_kind(item: dict[str, Any], keys: list[str]) -> object:
+    return choose("supersede_older" if item["kind"] == "pair" else "archive", keys)
+
+
+def test_what_was_edited_while_the_judge_was_asked_is_newer_than_its_verdict(store: Store) -> None:
+    acme = store.tenant()
+    memory = store.memory(acme, age=60)
+    untouched = store.memory(acme, age=50)
+    days = Days(store, TestJudge.that(say("archive")))
+    ticking = Ticking()
+
+    def edit(_call: int) -> None:
+        touch(store, memory, "updated_at", ticking.now())
+
+    judge = TestJudge.that(say("archive"), before=edit)
+    days.the_pass.candidates(days.partition)
+    judging.judge(
+        store.database,
+        judge,
+        days.the_pass.budget,
+        ticking,
+        days.the_pass.policy,
+        days.partition,
+        lambda _line: None,
+    )
+    days.the_pass.proposals(days.partition)
+    rows = store.rows("SELECT memory_id, status FROM retention_proposals")
+    assert [(row["memory_id"], row["status"]) for row in rows] == [(untouched, "proposed")]
+    future = store.partition(day=DAY + 40 * ONE_DAY, now=TODAY + 40 * ONE_DAY)
+    chosen = candidates.select(store.database, future, Policy())
+    assert [single.memory_id for single in chosen.singles] == [memory], "the new text comes up"
 
 
 # Reuse
@@ -674,7 +763,7 @@ def test_one_verdict_that_two_partitions_hold_is_one_proposal(store: Store) -> N
     statuses = Counter(
         row["status"] for row in store.rows("SELECT status FROM retention_proposals")
     )
-    assert statuses == {"proposed": 1, "dismissed": 1}
+    assert statuses == {"proposed": 1}
 
 
 def test_a_changed_text_on_any_side_is_asked_about_again(store: Store) -> None:

@@ -157,7 +157,8 @@ def test_a_planted_proposal_on_an_event_is_found_in_every_partition(
         status=status,
     )
     expected = {(full.event, f"a {status} proposal names an event")}
-    if action != "archive":
+    if action != "archive" and status == "proposed":
+        # An applied one ended its subject alone; what the newer side becomes later is no collapse.
         expected.add((full.note, f"a {status} proposal names an note"))
     for day in (DAY, DAY + timedelta(days=1), DAY - timedelta(days=60)):
         found = look(full.store, PROPOSALS, day=day)

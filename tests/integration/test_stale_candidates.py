@@ -686,6 +686,7 @@ def oracle(
         floor = FLOORS.get(row.model or "", DEFAULT_FLOOR)
         if any(
             each.memory == row
+            and each.proposal is not None
             and each.judged_at > row.freshness
             and not (each.related and each.related.freshness >= each.judged_at)
             and not any(created > end_of(each.day) and -away >= floor for away, _, created in newer)

@@ -96,11 +96,13 @@ def test_the_readme_draws_the_graph_that_dagster_has() -> None:
         for key in graph.get_all_asset_keys()
     }
     assert upstream == {
-        "conflict_pairs": set(),
-        "stale_candidates": {"conflict_pairs"},
+        "memories": set(),
+        "evidence": set(),
+        "conflict_pairs": {"memories"},
+        "stale_candidates": {"conflict_pairs", "memories"},
         "judged_verdicts": {"conflict_pairs", "stale_candidates"},
         "retention_proposals": {"judged_verdicts"},
-        "archival_sweep": {"retention_proposals"},
+        "archival_sweep": {"retention_proposals", "evidence"},
     }
     drawing = (PROJECT / "README.md").read_text(encoding="utf-8").split("```text\n")[2]
     for asset in upstream:

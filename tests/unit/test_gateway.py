@@ -616,7 +616,9 @@ def test_the_independent_mock_takes_our_request_and_all_its_answers_are_verdicts
     assert list(verdicts) == ["p0", "s0", "s1", "s2"]
     for ref, verdict in verdicts.items():
         assert isinstance(verdict, Verdict), verdict
-        assert verdict.probability == decision.answers[ref]["probabilities"][verdict.answer_key]  # type: ignore[index]
+        answer: Any = decision.answers[ref]
+        assert verdict.probability == answer["probabilities"][answer["choice"]]
+        assert verdict.answer_key == answer["choice"].replace(f":{ref}n", ":n")
 
 
 @pytest.mark.parametrize(
