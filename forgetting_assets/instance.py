@@ -99,6 +99,11 @@ def _reason(result: dg.ExecuteInProcessResult) -> str | None:
             while error is not None:
                 if error.cls_name in OURS:
                     return str(error.message).split(": ", 1)[-1].strip()
+                if error.cls_name == "DagsterAssetCheckFailedError":
+                    return (
+                        f"The blocking check {event.step_key} failed: its ids and reasons are in "
+                        "forgetting.invariant_results."
+                    )
                 if error.cause is None:
                     return f"{event.step_key or 'The run'} failed: {error.cls_name}."
                 error = error.cause

@@ -75,7 +75,12 @@ def archival_sweep(
             "dagster/column_schema": metadata.table_schema(database, TABLE),
             "dagster/column_lineage": LINEAGE,
             "preview": metadata.preview(
-                [row for each in partitions for row in evidence.preview(database, each)]
+                [
+                    row
+                    for each in partitions
+                    if each.tenant.archival_enabled
+                    for row in evidence.preview(database, each)
+                ]
             ),
             "archived": sum(each.archived for each in done),
             "archived_by_partition": sum(each.archived_by_partition for each in done),

@@ -78,7 +78,12 @@ def judged_verdicts(
             "dagster/column_schema": metadata.table_schema(database, TABLE),
             "dagster/column_lineage": LINEAGE,
             "preview": metadata.preview(
-                [row for each in partitions for row in verdicts.preview(database, each)]
+                [
+                    row
+                    for each in partitions
+                    if each.tenant.judgment_enabled
+                    for row in verdicts.preview(database, each)
+                ]
             ),
             "model": gateway.pinned_model,
             "items": sum(each.items for each in done),

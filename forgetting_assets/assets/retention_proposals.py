@@ -78,7 +78,12 @@ def retention_proposals(
             "dagster/column_schema": metadata.table_schema(database, TABLE),
             "dagster/column_lineage": LINEAGE,
             "preview": metadata.preview(
-                [row for each in partitions for row in proposals.preview(database, each)]
+                [
+                    row
+                    for each in partitions
+                    if each.tenant.judgment_enabled
+                    for row in proposals.preview(database, each)
+                ]
             ),
             "written": sum(each.written for each in done),
             "proposed": proposed.total(),

@@ -52,10 +52,12 @@ def sweep(database: Database, partition: Partition, policy: Policy, now: datetim
             row.id
             for row in tx.rows(QUERIES["find_due"], as_of=partition.as_of, room=room, **dates)
         ]
-        if not due:
-            return Sweep(0, taken)
-        tx.run(QUERIES["log_archived"], ids=due, now=now, **dates)
-        archived = tx.run(QUERIES["mark_archived"], ids=due, now=now, run_date=partition.run_date)
+        archived = 0
+        if due:
+            tx.run(QUERIES["log_archived"], ids=due, now=now, **dates)
+            archived = tx.run(
+                QUERIES["mark_archived"], ids=due, now=now, run_date=partition.run_date
+            )
         # Conservation: as many rows as were due, and each of them there by id with its bytes.
         if archived != len(due):
             raise InvariantViolated(

@@ -50,10 +50,11 @@ def require(tx: TenantTransaction, partition: Partition, *looks: str) -> None:
     for look in looks:
         if found := violations(tx, partition, look):
             ids = ", ".join(str(violation.id) for violation in found[:5])
+            broken = "Conservation" if look == "losses_of_archive" else "Zero episodic collapse"
             raise InvariantViolated(
-                f"The invariant does not hold for {partition.tenant.slug} on {partition.run_date}: "
-                f"{len(found)} of {look.replace('_', ' ')}, the first are {ids} "
-                f"({found[0].reason}). Nothing was written; forgetting.invariant_results has all.",
+                f"{broken} does not hold for {partition.tenant.slug} on {partition.run_date}: "
+                f"{len(found)} violations, the first are {ids} ({found[0].reason}). Nothing was "
+                "written; forgetting.invariant_results has all.",
                 [(str(violation.id), violation.reason) for violation in found],
             )
 

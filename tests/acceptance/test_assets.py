@@ -189,7 +189,7 @@ def test_the_asset_graph_is_this() -> None:
             "partitions": graph.get(key).partitions_def == partitions.daily_tenant,
             "backfill": graph.get(key).backfill_policy,
         }
-        for key in graph.get_all_asset_keys()
+        for key in graph.materializable_asset_keys
     }
     common = {
         "group": "forgetting",
@@ -202,14 +202,14 @@ def test_the_asset_graph_is_this() -> None:
         "conflict_pairs": {
             **common,
             **sql_only,
-            "deps": [],
+            "deps": ["memories"],
             "layer": "candidates",
             "table": "forgetting.conflict_pairs",
         },
         "stale_candidates": {
             **common,
             **sql_only,
-            "deps": ["conflict_pairs"],
+            "deps": ["conflict_pairs", "memories"],
             "layer": "candidates",
             "table": "forgetting.stale_candidates",
         },
@@ -231,11 +231,13 @@ def test_the_asset_graph_is_this() -> None:
         "archival_sweep": {
             **common,
             **sql_only,
-            "deps": ["retention_proposals"],
+            "deps": ["evidence", "retention_proposals"],
             "layer": "archive",
             "table": "forgetting.archival_sweep",
         },
     }
+    sources = graph.get_all_asset_keys() - graph.materializable_asset_keys
+    assert {key.to_user_string() for key in sources} == {"memories", "evidence"}
 
 
 def test_every_asset_carries_the_invariant_as_a_blocking_partitioned_check() -> None:
@@ -577,7 +579,14 @@ def test_the_lineage_names_columns_that_exist(graph: Graph, store: Store) -> Non
         for asset in ASSETS
     }
     traced = {asset for asset in ASSETS if "dagster/column_lineage" in said[asset]}
-    assert traced == {"stale_candidates", "judged_verdicts", "retention_proposals"}
+    assert traced == set(ASSETS)
+    for source in ("memories", "evidence"):
+        found = store.rows(
+            "SELECT column_name FROM information_schema.columns "
+            "WHERE table_schema = 'public' AND table_name = :source",
+            source=source,
+        )
+        columns[source] = {row["column_name"] for row in found}
     parents = build_defs().resolve_asset_graph()
     for asset in traced:
         above = {parent.to_user_string() for parent in parents.get(dg.AssetKey(asset)).parent_keys}
@@ -956,7 +965,7 @@ def test_the_schedule_without_a_tenant_that_agreed_skips_with_the_next_step(
     kept.instance.add_dynamic_partitions("tenants", ["silent"])
     skipped = tick(kept)
     assert skipped.run_requests == []
-    assert "`forgetting tenants opt-in`" in skipped.skip_message
+    assert "`forgetting tenants list`" in skipped.skip_message
 
 
 def sense(graph: Graph) -> Any:

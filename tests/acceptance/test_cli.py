@@ -294,9 +294,11 @@ def test_an_unmigrated_database_is_a_sentence(cli: Cli, store: Store) -> None:
 
 def test_a_missing_run_storage_is_a_sentence(cli: Cli, places: Addresses) -> None:
     elsewhere = places.dagster.set(database="no_such_database").render_as_string(False)
-    said = cli.sentence("tenants", "list", DAGSTER_DATABASE_URL=elsewhere)
+    said = cli.sentence("dev", DAGSTER_DATABASE_URL=elsewhere)
     assert "no_such_database" in said
     assert "`forgetting migrate`" in said
+    # Who reviews or imports needs no run storage.
+    assert "judgment" in cli.good("tenants", "list", DAGSTER_DATABASE_URL=elsewhere).out
 
 
 def test_migrating_without_the_owner_is_a_sentence(cli: Cli) -> None:
