@@ -29,7 +29,8 @@ from forgetting_assets import cli as command_line
 from resources import embedded, migrations
 from resources.addresses import MEMORY_DATABASE, Addresses
 from resources.database import Database, engine
-from tests.support import Store
+from resources.settings import PROJECT
+from tests.support import Store, record_verdict
 
 BIN = Path(sys.executable).parent
 HANG = 300
@@ -255,6 +256,7 @@ def test_a_day_that_has_not_ended_is_a_sentence(cli: Cli, store: Store) -> None:
     run = ("run", "--tenant", "acme", "--date")
     far = cli.sentence(*run, "2999-01-01", **ON)
     assert far.startswith("2999-01-01 has not ended in UTC")
+    assert cli.sentence(*run, "9999-12-31", **ON).startswith("9999-12-31 has not ended in UTC")
 
     while True:
         day = today()
@@ -277,6 +279,22 @@ def test_a_slug_that_is_no_partition_key_is_a_sentence(
     said = cli.sentence("import", "empty.jsonl", f"--tenant={slug}")
     assert said.startswith("A tenant's slug has 1 to 63 of a-z, 0-9, _ and -")
     assert store.rows("SELECT * FROM tenants") == []
+
+
+def test_the_demos_flags_are_refused_on_a_database_of_real_memories(cli: Cli) -> None:
+    said = cli.sentence("dev", "--demo")
+    assert said.startswith("--demo turns every flag on, so it is for a demo database alone")
+
+
+def test_a_memory_cannot_hide_itself_from_a_reviewers_terminal(cli: Cli, store: Store) -> None:
+    acme = store.tenant("acme")
+    memory = store.memory(acme, "seen\x1b[8mhidden\u202e", topic="top\x1b[2Kic")
+    proposal = record_verdict(store, acme, memory, verdict="archive", proposal="proposed")
+    listed = cli.good("review", "list", "--tenant", "acme").out
+    shown = cli.good("review", "show", str(proposal), "--tenant", "acme").out
+    assert "\x1b" not in listed + shown
+    assert "top<U+001B>[2Kic" in listed
+    assert "seen<U+001B>[8mhidden<U+202E>" in shown
 
 
 def test_a_superuser_in_database_url_is_a_sentence(cli: Cli) -> None:
@@ -638,6 +656,11 @@ def test_the_demo_runs_on_its_own_server_and_a_second_run_changes_nothing(folder
         assert any(cell not in ("-", "0") for cell in table[f"proposed: {action}"]), action
     assert "A scripted judge gave these verdicts from a fixture" in first.out
     assert len(open_) == 3
+
+    readme = (PROJECT / "README.md").read_text(encoding="utf-8")
+    printed = Said(0, readme.split("```text\n")[1].split("```")[0], "").rows()
+    days = {"day": table["day"]}
+    assert printed | days == table, "the README shows what the demo prints, but for the day"
 
     second = cli.good("demo").rows()
     assert processes_of(home) == []

@@ -448,3 +448,20 @@ def test_a_retired_tenant_takes_no_memories(database: Database, store: Store, wr
     with pytest.raises(RetiredTenant):
         import_file(database, write(record()), "acme", TODAY)
     assert store.rows("SELECT * FROM memories") == []
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        {"created_at": "0001-01-01T00:00:00+14:00"},
+        {"created_at": "2026-09-02T00:00:00Z"},
+        {"created_at": "2026-01-01T00:00:00Z", "updated_at": "2099-01-01T00:00:00Z"},
+    ],
+)
+def test_a_time_that_no_memory_can_have_is_refused(
+    database: Database, store: Store, write: Write, times: dict[str, str]
+) -> None:
+    lines = refused(database, write(record(), record(**times)))
+    assert lines[1:] == ["  line 2: its times are before 1970 or in the future"]
+    assert store.rows("SELECT * FROM memories") == []
+    assert import_file(database, write(record(created_at="1970-01-02T00:00:00Z")), "acme", TODAY)

@@ -19,7 +19,7 @@ from pydantic import PrivateAttr
 from forgetting_assets import judge as judging
 from forgetting_assets.checks.invariant import checks
 from forgetting_assets.demo.scripted import ScriptedGateway
-from forgetting_assets.store import invariant, tenants
+from forgetting_assets.store import candidates, invariant, pairs, tenants, verdicts
 from resources.errors import (
     AnswerRejected,
     ForgettingError,
@@ -713,3 +713,47 @@ def test_a_tenant_that_is_being_judged_holds_up_no_other_tenant(store: Store) ->
     work.candidates(store.partition("acme"))
     assert work.verdicts(store.partition("acme")).judged == 2
     assert [each.judged for each in inner] == [2]
+
+
+@pytest.mark.parametrize("memory_type", ["event", "note", "commitment", "pattern"])
+def test_a_memory_retyped_after_it_was_selected_never_reaches_the_judge(
+    store: Store, memory_type: str
+) -> None:
+    acme = store.tenant()
+    judge = TestJudge.that(say("archive"))
+    work = Pass(store, judge)
+    single = store.memory(acme, "the single", scope="one")
+    store.memory(acme, "asked about", scope="two")
+    neighbour = store.memory(acme, "the neighbour", age=3, scope="two")
+    older, _ = store.pair(acme, scope="three")
+    work.candidates(store.partition())
+    for memory in (single, neighbour, older):
+        store.execute(
+            "UPDATE memories SET memory_type = :type WHERE id = :id", type=memory_type, id=memory
+        )
+    done = work.verdicts(store.partition())
+    assert (done.items, done.judged, judge.calls) == (1, 1, 1)
+    asked = judge.states[0]
+    assert "asked about" in asked
+    assert "the single" not in asked
+    assert "the neighbour" not in asked
+
+
+def test_pairs_selected_again_never_let_a_memory_be_judged_twice_nor_not_at_all(
+    store: Store,
+) -> None:
+    acme = store.tenant()
+    older, newer = store.pair(acme, 0.9)
+    judge = TestJudge()
+    wide, narrow = Policy(default_floor=0.8), Policy(default_floor=0.95)
+    database, partition = store.database, store.partition()
+    pairs.select(database, partition, narrow)
+    candidates.select(database, partition, narrow)
+    # The single is selected, and then the pairs alone are, with another floor, and back again.
+    for policy, kind in ((wide, "pair"), (narrow, "single")):
+        pairs.select(database, partition, policy)
+        (item,) = verdicts.read_items(database, partition)
+        assert type(item).__name__.lower() == kind
+        assert item.subject.id == older
+    assert judge.calls == 0
+    assert newer != older

@@ -495,3 +495,20 @@ def test_whatever_is_tried_in_whatever_order_a_proposal_is_decided_once_and_as_i
     older = one.memory(one.older)
     assert (older["status"] == "archived") == (expected == "applied" and action == "archive")
     assert (older["valid_to"] is not None) == (expected == "applied" and action == "supersede")
+
+
+def test_a_conflict_that_was_seen_and_resolved_by_retyping_stops_no_later_night(
+    store: Store,
+) -> None:
+    acme = store.tenant()
+    older, _ = store.pair(acme)
+    work = Pass(store, TestJudge.that(say("conflict")))
+    work.run(store.partition())
+    (row,) = store.rows("SELECT id FROM retention_proposals WHERE status = 'proposed'")
+    assert review.accept(store.database, acme, row["id"], TODAY) == 0
+    store.execute("UPDATE memories SET memory_type = 'note' WHERE id = :id", id=older)
+    store.evidence(acme, age=90)
+    later = Pass(store, now=TODAY + timedelta(days=1))
+    tomorrow = store.partition(day=DAY + timedelta(days=1), now=later.now)
+    later.run(tomorrow)
+    assert later.sweep(tomorrow).archived == 1
