@@ -35,6 +35,11 @@ WITH stale AS (
                 v.user_id = :user_id AND v.run_date <> :run_date
                 AND v.memory_id = m.id AND v.judged_at > m.freshness
                 AND p.status = 'proposed'
+                AND NOT EXISTS (
+                    SELECT 1
+                    FROM forgetting.judged_verdicts AS own
+                    WHERE own.user_id = :user_id AND own.id = p.id AND own.run_date = :run_date
+                )
         )
 ),
 
@@ -47,18 +52,16 @@ unsettled AS (
             FROM forgetting.judged_verdicts AS v
             WHERE
                 v.user_id = :user_id AND v.run_date <> :run_date
-                AND v.memory_id = s.id AND v.judged_at > s.freshness
+                AND v.memory_id = s.id
+                AND v.judged_at > greatest(s.freshness, (
+                    SELECT greatest(r.updated_at, r.last_reviewed_at)
+                    FROM memories AS r
+                    WHERE r.user_id = :user_id AND r.id = v.related_memory_id
+                ))
                 AND EXISTS (
                     SELECT 1
                     FROM retention_proposals AS p
                     WHERE p.user_id = :user_id AND p.id = v.id
-                )
-                AND NOT EXISTS (
-                    SELECT 1
-                    FROM memories AS r
-                    WHERE
-                        r.user_id = :user_id AND r.id = v.related_memory_id
-                        AND greatest(r.updated_at, r.last_reviewed_at) >= v.judged_at
                 )
                 AND NOT EXISTS (
                     SELECT 1

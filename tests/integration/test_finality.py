@@ -444,6 +444,50 @@ def test_a_newer_side_waits_while_its_proposal_is_open_and_comes_up_after_it(
     assert older not in days.items()[0]
 
 
+def test_a_withheld_verdict_waits_while_the_memory_it_names_is_proposed_and_then_is_proposed(
+    store: Store,
+) -> None:
+    acme = store.tenant()
+    older = store.memory(acme, "old", age=90, project="atlas", embedding=vector(0))
+    newer = store.memory(acme, "new", age=60, project="borea", embedding=vector(1))
+    judge = TestJudge.that(replace_the_old_archive_the_new)
+    days = Days(store, judge)
+    assert days.run() == 1
+    (proposal,) = store.rows("SELECT id, memory_id FROM retention_proposals")
+    assert proposal["memory_id"] == newer, "the surer one; the other would contradict it"
+    assert days.later().items() == [], "the old one waits for what becomes of the new one"
+    review.reject(store.database, acme, proposal["id"], days.now)
+    assert days.later().items() == [(older,)]
+    assert days.run() == 0, "its verdict is there already"
+    open_ = store.rows("SELECT memory_id FROM retention_proposals WHERE status = 'proposed'")
+    assert [row["memory_id"] for row in open_] == [older]
+
+
+def replace_the_old_archive_the_new(item: dict[str, Any], keys: list[str]) -> object:
+    return say("supersede_by", 0.9)(item, keys) if item["newer"] else say("archive")(item, keys)
+
+
+def test_a_partition_s_own_proposal_on_a_memory_that_an_earlier_verdict_names_changes_nothing_in_it(
+    store: Store,
+) -> None:
+    acme = store.tenant()
+    older = store.memory(acme, "old", age=90, project="atlas", embedding=vector(0))
+    newer = store.memory(acme, "new", age=60, project="borea", embedding=vector(1))
+    record_verdict(
+        store, acme, older, verdict="supersede", related=newer, judged_at=ago(80), day=DAY - ONE_DAY
+    )
+    days = Days(store, TestJudge.that(replace_the_old_archive_the_new))
+    assert set(days.items()) == {(older,), (newer,)}, "the named one was changed since"
+    days.run()
+    assert store.rows("SELECT memory_id FROM retention_proposals WHERE status = 'proposed'") == [
+        {"memory_id": newer}
+    ]
+    before = store.dump(*WRITTEN)
+    assert days.run() == 0
+    assert store.dump(*WRITTEN) == before
+    assert days.later().items() == [], "in another partition it waits"
+
+
 def test_a_rejected_proposal_is_final_until_the_freshness_of_its_memory_moves(
     store: Store,
 ) -> None:

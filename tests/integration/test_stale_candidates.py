@@ -683,6 +683,13 @@ def oracle(
             each.proposal == "proposed" and row in (each.memory, each.related) for each in others
         ):
             continue
+        named = [
+            each.related
+            for each in others
+            if each.memory == row and each.related and each.judged_at > row.freshness
+        ]
+        if any(each.proposal == "proposed" and each.memory in named for each in others):
+            continue
         floor = FLOORS.get(row.model or "", DEFAULT_FLOOR)
         if any(
             each.memory == row
