@@ -8,7 +8,7 @@ from forgetting_assets.assets.archival_sweep import archival_sweep
 
 forgetting_pass = dg.define_asset_job(
     "forgetting_pass",
-    selection=dg.AssetSelection.groups("forgetting"),
+    selection=dg.AssetSelection.groups("forgetting").materializable(),
     description="The whole pass for one day and tenant: candidates, verdicts, proposals, sweep.",
 )
 

@@ -4,7 +4,7 @@ import dagster as dg
 
 memories = dg.AssetSpec(
     "memories",
-    group_name="store",
+    group_name="forgetting",
     owners=["team:memory-platform"],
     kinds={"postgres"},
     description="The agents' long-term memories. The pass reads them and never writes them; a "
@@ -14,7 +14,7 @@ memories = dg.AssetSpec(
 
 evidence = dg.AssetSpec(
     "evidence",
-    group_name="store",
+    group_name="forgetting",
     owners=["team:memory-platform"],
     kinds={"postgres"},
     description="Traces, logs and outcomes that agents leave, and the guidance drawn from them. "
