@@ -5,7 +5,7 @@
 -- No single of the partition is an event or a note, nor is any neighbour it would be shown with.
 SELECT
     m.id,
-    'a candidate or its neighbour is an ' || m.memory_type AS reason
+    'of type ' || m.memory_type || ', and a candidate or its neighbour' AS reason
 FROM forgetting.stale_candidates AS sc
 INNER JOIN memories AS m
     ON sc.user_id = m.user_id AND (sc.memory_id = m.id OR m.id = ANY(sc.newer_ids))
@@ -17,7 +17,7 @@ WHERE
 -- No side of a pair is an event or a note.
 SELECT
     m.id,
-    'a side of a pair is an ' || m.memory_type AS reason
+    'of type ' || m.memory_type || ', and a side of a pair' AS reason
 FROM forgetting.conflict_pairs AS cp
 INNER JOIN memories AS m ON cp.user_id = m.user_id AND m.id IN (cp.older_id, cp.newer_id)
 WHERE
@@ -29,7 +29,7 @@ WHERE
 -- a note.
 SELECT
     m.id,
-    'a verdict names an ' || m.memory_type AS reason
+    'of type ' || m.memory_type || ', and named by a verdict' AS reason
 FROM forgetting.standing_verdicts AS s
 INNER JOIN memories AS m
     ON s.user_id = m.user_id AND m.id IN (s.memory_id, s.newer_id, s.related_memory_id)
@@ -42,7 +42,7 @@ WHERE
 -- partition.
 SELECT
     m.id,
-    'a ' || p.status || ' proposal names an ' || m.memory_type AS reason
+    'of type ' || m.memory_type || ', and named by a proposal that is ' || p.status AS reason
 FROM retention_proposals AS p
 INNER JOIN memories AS m
     ON

@@ -659,17 +659,17 @@ UNLOGGED = """
     WHERE archived_at IS NULL
 """
 PLANTED = {
-    "conflict_pairs": (COLLAPSE, reclassify("newer_id"), "a side of a pair is an note"),
+    "conflict_pairs": (COLLAPSE, reclassify("newer_id"), "of type note, and a side of a pair"),
     "stale_candidates": (
         COLLAPSE,
         reclassify("memory_id"),
-        "a candidate or its neighbour is an note",
+        "of type note, and a candidate or its neighbour",
     ),
-    "judged_verdicts": (COLLAPSE, reclassify("memory_id"), "a verdict names an note"),
+    "judged_verdicts": (COLLAPSE, reclassify("memory_id"), "of type note, and named by a verdict"),
     "retention_proposals": (
         COLLAPSE,
         reclassify("memory_id"),
-        "a proposed proposal names an note",
+        "of type note, and named by a proposal that is proposed",
     ),
     "archival_sweep": (
         COLLAPSE,
@@ -861,7 +861,7 @@ def test_no_memory_content_is_in_any_event_log_or_metadata_of_a_run(
         plant(store, "forgetting.stale_candidates", reclassify("memory_id"))
         bad = graph.run()
         assert not bad.success
-        assert f"{memory}: a candidate" in str(bad.get_asset_check_evaluations())
+        assert f"{memory}: of type note, and a candidate" in str(bad.get_asset_check_evaluations())
 
         store.execute("DROP FUNCTION forgetting.sabotage CASCADE")
         store.execute("UPDATE memories SET memory_type = 'fact' WHERE id = :id", id=memory)

@@ -156,10 +156,10 @@ def test_a_planted_proposal_on_an_event_is_found_in_every_partition(
         action=action,
         status=status,
     )
-    expected = {(full.event, f"a {status} proposal names an event")}
+    expected = {(full.event, f"of type event, and named by a proposal that is {status}")}
     if action != "archive" and status == "proposed":
         # An applied one ended its subject alone; what the newer side becomes later is no collapse.
-        expected.add((full.note, f"a {status} proposal names an note"))
+        expected.add((full.note, f"of type note, and named by a proposal that is {status}"))
     for day in (DAY, DAY + timedelta(days=1), DAY - timedelta(days=60)):
         found = look(full.store, PROPOSALS, day=day)
         assert {(violation.id, violation.reason) for violation in found} == expected
@@ -202,7 +202,9 @@ def test_a_planted_verdict_is_found_on_whichever_side_it_names_an_event(
 ) -> None:
     for statement in statements:
         plant(full.store, statement, event=full.event)
-    assert look(full.store, VERDICTS) == [Violation(full.event, "a verdict names an event")]
+    assert look(full.store, VERDICTS) == [
+        Violation(full.event, "of type event, and named by a verdict")
+    ]
 
 
 def test_a_verdict_that_no_longer_stands_for_an_item_is_no_violation(full: Full) -> None:
