@@ -141,7 +141,7 @@ def import_(
                 "Set FORGETTING_HOME to an empty folder, or DATABASE_URL."
             )
         done = importing.import_file(database, file, tenant, Clock().now())
-    _say(f"{done.added} memories added, {done.known} were there already.")
+    _say(f"Memories added: {done.added}. There already: {done.known}.")
 
 
 @app.command()
@@ -221,7 +221,7 @@ def _consent(slug: str, judgment: bool, archival: bool, *, on: bool) -> None:
 
 @review_app.command("list")
 def review_list(tenant: TenantOption) -> None:
-    """List the open proposals of a tenant, oldest first."""
+    """List the open proposals of a tenant: oldest first, of one run the surest first."""
     with _tenant(tenant) as (database, user_id):
         waiting = review.list_open(database, user_id)
     for row in waiting:
@@ -231,7 +231,7 @@ def review_list(tenant: TenantOption) -> None:
             f"{row.id}  {row.action:<9} {row.probability:.2f}  {row.memory_type}, untouched since "
             f"{row.freshness:%Y-%m-%d}\n    {row.topic}{by}"
         )
-    _say(f"{len(waiting)} open proposals.")
+    _say(f"Open proposals: {len(waiting)}.")
 
 
 @review_app.command("show")
@@ -265,7 +265,7 @@ def review_accept(proposal: ProposalId, tenant: TenantOption) -> None:
     """Apply a proposal: archive, supersede, or record that a conflict was seen."""
     with _tenant(tenant) as (database, user_id):
         changed = review.accept(database, user_id, proposal, Clock().now())
-    _say(f"Applied: {changed} memories changed.")
+    _say(f"Applied. Memories changed: {changed}.")
 
 
 @review_app.command("reject")
@@ -297,7 +297,8 @@ def _say(text: str) -> None:
 
 
 def _memory(topic: str, content: str, created_at: datetime) -> str:
-    return f"  {topic} (recorded {created_at:%Y-%m-%d})\n  {content}"
+    age = (Clock().now() - created_at).days
+    return f"  {topic} (recorded {created_at:%Y-%m-%d}, {age} days ago)\n  {content}"
 
 
 def _places() -> Addresses:

@@ -9,6 +9,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -23,7 +24,12 @@ from forgetting_assets import partitions
 from forgetting_assets.partition import Partition
 from resources.addresses import Addresses
 from resources.database import engine, first_line
-from resources.errors import DatabaseUnreachable, ForgettingError, PartitionError
+from resources.errors import (
+    ConfigurationError,
+    DatabaseUnreachable,
+    ForgettingError,
+    PartitionError,
+)
 from resources.settings import PROJECT, Settings
 
 STOP_SECONDS = 30
@@ -120,8 +126,18 @@ OURS = _names(ForgettingError)
 def develop(host: str, port: int) -> int:
     """Run `dagster dev` until it ends or is interrupted, and leave none of its processes behind.
 
-    Returns its exit code, or 0 when it was interrupted.
+    Returns its exit code, or 0 when it was interrupted. Raises ConfigurationError when the port is
+    taken: the UI would be missing and a second daemon would run.
     """
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise ConfigurationError(
+                f"The UI cannot listen on {host}:{port} ({error.strerror}): stop what does, or "
+                "choose another with --port."
+            ) from None
     stopping = threading.Event()
     # Before the child starts: a handler is reset in it, an inherited "ignore" would not be, and
     # dagster dev would then not hear the SIGINT that it is stopped with.

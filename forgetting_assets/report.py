@@ -24,7 +24,7 @@ def run_pass(console: Console, database: Database, partitions: Sequence[Partitio
     table = Table(Column(no_wrap=True), *(each.tenant.slug for each in partitions))
     for name, figure in FIGURES.items():
         table.add_row(name, *(figure(each, run.metadata) for each, run in runs))
-    results = [invariant.results(database, each) for each in partitions]
+    results = [invariant.results(database, each, run.run_id) for each, run in runs]
     for check in CHECKS:
         table.add_section()
         table.add_row(check)

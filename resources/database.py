@@ -218,6 +218,7 @@ def newest_migration() -> str:
     return max(path.name[:4] for path in (sql.ROOT / "migrations").glob("[0-9]*.sql"))
 
 
-def first_line(error: DBAPIError) -> str:
+def first_line(error: Exception) -> str:
     """What the driver says first; the lines after it may quote a statement or a row."""
-    return str(error.orig).strip().splitlines()[0] if error.orig else "no reason given"
+    said = str(getattr(error, "orig", None) or error).strip()
+    return said.splitlines()[0] if said else "no reason given"

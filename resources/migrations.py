@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import psycopg2
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
@@ -50,9 +51,15 @@ def upgrade(admin: sa.URL) -> None:
             command.upgrade(config, "head")
             for view in sorted((sql.ROOT / "views").glob("*.sql")):
                 sql.run_file(connection, view)
-    except DBAPIError as error:
+    except (DBAPIError, psycopg2.Error) as error:
+        reason = first_line(error)
+        hint = (
+            " Let a superuser run CREATE EXTENSION vector in this database first."
+            if "extension" in reason
+            else ""
+        )
         raise ConfigurationError(
-            f"The migration failed and was rolled back: {first_line(error)}"
+            f"The migration failed and was rolled back: {reason}.{hint}"
         ) from None
     except CommandError as error:
         raise ConfigurationError(

@@ -25,7 +25,9 @@ Cosine = Annotated[float, Field(ge=-1, le=1)]
 class Settings(BaseSettings):
     """The environment, typed. Build it with ``read()``, whose errors are sentences."""
 
-    model_config = SettingsConfigDict(populate_by_name=True, extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(
+        populate_by_name=True, extra="ignore", frozen=True, env_ignore_empty=True
+    )
 
     database_url: SecretStr | None = Field(
         None, description="the runtime role's PostgreSQL URL; without it an embedded server runs"
@@ -57,7 +59,8 @@ class Settings(BaseSettings):
     )
     forgetting_prices: dict[str, tuple[Price, Price]] = Field(
         {"jev-1.13.0": (0.042, 0.0), "scripted": (0.0, 0.0)},
-        description="US dollars per million input and output tokens, by exact answer model",
+        description="US dollars per million input and output tokens, by exact answer model; "
+        "a call of a model that is not here counts as 0.01",
     )
     forgetting_budget_usd: float = Field(
         10.0, ge=0, allow_inf_nan=False, description="US dollars a tenant may spend in 30 days"

@@ -31,8 +31,8 @@ def seed(database: Database, admin: sa.URL, now: datetime) -> list[str]:
     present = {tenant.slug for tenant in tenants.all_tenants(database)}
     if strangers := present - set(slugs):
         raise ConfigurationError(
-            f"The database has {len(strangers)} tenants that are not the demo's, so the demo stays "
-            "out of it: unset DATABASE_URL, or set FORGETTING_HOME to an empty folder."
+            f"Not all of the database's tenants are the demo's ({len(strangers)} are not), so the "
+            "demo stays out of it: unset DATABASE_URL, or set FORGETTING_HOME to an empty folder."
         )
     _mark(admin)
     for tenant in invented:

@@ -105,8 +105,8 @@ def record(
         )
 
 
-def results(database: Database, partition: Partition) -> dict[tuple[str, str], bool]:
-    """Whether the newest look of each (asset, check) on a partition passed."""
+def results(database: Database, partition: Partition, run_id: str) -> dict[tuple[str, str], bool]:
+    """Whether each (asset, check) that a run looked at passed."""
     with database.tenant(partition.user_id) as tx:
-        rows = tx.rows(QUERIES["read_results"], run_date=partition.run_date)
+        rows = tx.rows(QUERIES["read_results"], run_date=partition.run_date, run_id=run_id)
         return {(row.asset, row.check_name): row.passed for row in rows}

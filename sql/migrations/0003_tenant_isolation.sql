@@ -35,6 +35,18 @@ EXCEPTION
 END
 $$;
 
+DO $$
+BEGIN
+    -- An owner that is no superuser must be able to give the runtime role Dagster's database.
+    IF NOT (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) THEN
+        EXECUTE format('GRANT forgetting_runtime TO %I WITH INHERIT FALSE, SET TRUE', current_user);
+    END IF;
+EXCEPTION
+    -- Somebody else made the role; the owner then makes that database by hand.
+    WHEN insufficient_privilege THEN NULL;
+END
+$$;
+
 GRANT USAGE ON SCHEMA public, forgetting TO forgetting_runtime;
 GRANT SELECT, INSERT, UPDATE ON
 users, tenants, memories, memory_edges, consolidation_proposals, retention_proposals,

@@ -142,12 +142,12 @@ VALUES (
 );
 
 -- name: read_results
--- The newest result of each check on a partition.
+-- The newest result of each check of one run on a partition.
 SELECT DISTINCT ON (r.asset, r.check_name)
     r.asset,
     r.check_name,
     r.passed,
     r.reasons
 FROM forgetting.invariant_results AS r
-WHERE r.user_id = :user_id AND r.run_date = :run_date
+WHERE r.user_id = :user_id AND r.run_date = :run_date AND r.run_id = :run_id
 ORDER BY r.asset ASC, r.check_name ASC, r.checked_at DESC, r.id DESC;

@@ -297,6 +297,15 @@ def test_a_memory_cannot_hide_itself_from_a_reviewers_terminal(cli: Cli, store: 
     assert "seen<U+001B>[8mhidden<U+202E>" in shown
 
 
+def test_a_port_that_is_taken_is_a_sentence_and_starts_no_daemon(cli: Cli) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        said = cli.sentence("dev", "--port", str(port))
+    assert said.startswith(f"The UI cannot listen on 127.0.0.1:{port}")
+
+
 def test_a_superuser_in_database_url_is_a_sentence(cli: Cli) -> None:
     admin = cli.environment["DATABASE_ADMIN_URL"]
     for command in (("tenants", "list"), ("dev",)):
@@ -473,7 +482,7 @@ def test_from_an_empty_server_to_a_decided_proposal(
 
     (tmp_path / "facts.jsonl").write_text(lines_of(60))
     imported = cli.good("import", "facts.jsonl", "--tenant", "acme")
-    assert imported.out == "60 memories added, 0 were there already.\n"
+    assert imported.out == "Memories added: 60. There already: 0.\n"
     assert cli.good("tenants", "list").rows()["acme"] == ["off", "off", ""]
 
     run = ("run", "--tenant", "acme", "--date", DAY)
@@ -507,7 +516,7 @@ def test_from_an_empty_server_to_a_decided_proposal(
     listed = cli.good("review", "list", "--tenant", "acme").out
     waiting = re.findall(r"^([0-9a-f-]{36})  archive", listed, re.MULTILINE)
     assert len(waiting) >= 2
-    assert listed.splitlines()[-1] == f"{len(waiting)} open proposals."
+    assert listed.splitlines()[-1] == f"Open proposals: {len(waiting)}."
     proposals = store.rows(
         "SELECT id, memory_id FROM retention_proposals WHERE status = 'proposed'"
     )
@@ -528,7 +537,7 @@ def test_from_an_empty_server_to_a_decided_proposal(
     )
     assert store.dump("memories") == memories
     assert cli.good("review", "accept", yes, "--tenant", "acme").out == (
-        "Applied: 1 memories changed.\n"
+        "Applied. Memories changed: 1.\n"
     )
     assert store.rows("SELECT id::text FROM memories WHERE status = 'archived'") == [
         {"id": subject[yes]}
@@ -539,7 +548,7 @@ def test_from_an_empty_server_to_a_decided_proposal(
     }
     assert (decided[yes], decided[no]) == ("applied", "rejected")
     assert cli.good("review", "list", "--tenant", "acme").out.splitlines()[-1] == (
-        f"{len(waiting) - 2} open proposals."
+        f"Open proposals: {len(waiting) - 2}."
     )
     said = cli.sentence("review", "accept", yes, "--tenant", "acme")
     assert said.startswith(f"The tenant has no open proposal {yes}")
@@ -572,7 +581,7 @@ def test_the_demo_stays_out_of_a_database_with_other_tenants(cli: Cli, store: St
     store.memory(store.tenant("mine"))
     before = store.dump("memories", "tenants", "forgetting.deployment")
     said = cli.sentence("demo")
-    assert said.startswith("The database has 1 tenants that are not the demo's")
+    assert said.startswith("Not all of the database's tenants are the demo's (1 are not)")
     assert store.dump(*before) == before
 
 
@@ -674,7 +683,7 @@ def test_the_demo_runs_on_its_own_server_and_a_second_run_changes_nothing(folder
 
     slug = next(row["slug"] for row in open_ if row["n"])
     listed = cli.good("review", "list", "--tenant", slug)
-    assert "open proposals." in listed.out
+    assert "Open proposals: " in listed.out
     said = cli.sentence("import", "facts.jsonl", "--tenant", "mine")
     assert said.startswith("This database is a demo")
     assert processes_of(home) == []

@@ -423,7 +423,7 @@ def record(
         "asset",
         check,
         found,
-        run_id=f"run-{minutes}",
+        run_id="run-0",
         checked_at=TODAY + timedelta(minutes=minutes),
     )
 
@@ -452,17 +452,19 @@ def test_the_newest_result_of_each_check_stands(full: Full) -> None:
     store, bad = full.store, [Violation(full.event, "planted")]
     Full(store, "other")
     partition = store.partition()
-    assert invariant.results(store.database, partition) == {}
+    assert invariant.results(store.database, partition, "run-0") == {}
     record(store, [], minutes=1)
     record(store, bad, minutes=2)
     record(store, bad, minutes=1, check="second")
     record(store, [], minutes=3, slug="other")
     key, second = ("asset", "zero"), ("asset", "second")
-    assert invariant.results(store.database, partition) == {key: False, second: False}
+    assert invariant.results(store.database, partition, "run-0") == {key: False, second: False}
     record(store, [], minutes=3)
     record(store, bad, minutes=0)  # written later, looked earlier
-    assert invariant.results(store.database, partition) == {key: True, second: False}
-    assert invariant.results(store.database, store.partition("other")) == {key: True}
+    assert invariant.results(store.database, partition, "run-0") == {key: True, second: False}
+    other = store.partition("other")
+    assert invariant.results(store.database, other, "run-0") == {key: True}
+    assert invariant.results(store.database, other, "run-1") == {}, "another run looked at nothing"
 
 
 def test_a_result_of_thousands_of_violations_keeps_the_first_hundred(full: Full) -> None:

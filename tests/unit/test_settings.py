@@ -110,10 +110,10 @@ def test_each_variable_is_read_and_changes_its_setting_alone(
 
 
 BAD = {
-    "FORGETTING_START_DATE": ["VALUETEXT", "2026-13-01", ""],
-    "FORGETTING_PASS_ENABLED": ["VALUETEXT", "", "2"],
+    "FORGETTING_START_DATE": ["VALUETEXT", "2026-13-01"],
+    "FORGETTING_PASS_ENABLED": ["VALUETEXT", "2"],
     "FORGETTING_ARCHIVE_ENABLED": ["VALUETEXT"],
-    "FORGETTING_GATEWAY": ["VALUETEXT", "JEV", ""],
+    "FORGETTING_GATEWAY": ["VALUETEXT", "JEV"],
     "FORGETTING_PRICES": [
         "VALUETEXT",
         "{VALUETEXT}",
@@ -208,3 +208,10 @@ def test_settings_cannot_be_changed_after_they_were_read() -> None:
     read = settings.read()
     with pytest.raises(ValueError, match="frozen"):
         read.forgetting_pass_enabled = True  # type: ignore[misc]
+
+
+def test_a_variable_that_is_empty_counts_as_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DATABASE_URL", "JEV_API_KEY", "FORGETTING_PASS_ENABLED", "FORGETTING_PRICES"):
+        monkeypatch.setenv(name, "")
+    assert settings.read() == Settings()
+    assert settings.read().database_url is None
