@@ -31,7 +31,7 @@ lint: $(READY) ## ruff, mypy, import-linter, sqlfluff
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/sqlfluff lint --processes 2 sql
+	@$(BIN)/sqlfluff lint sql
 
 lock: $(READY) ## Resolve requirements.lock again from pyproject.toml
 	@$(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --no-strip-extras --no-header \
