@@ -56,8 +56,8 @@ def main() -> None:
 def demo() -> None:
     """Seed three invented tenants, run yesterday's pass for each, and print what it found.
 
-    A scripted judge answers, so no key is needed and nothing is sent anywhere. A second run changes
-    nothing and costs nothing.
+    A scripted judge answers, so no key is needed and nothing is sent anywhere. A second run on the
+    same day, before anything is decided, changes nothing and costs nothing.
     """
     from forgetting_assets import report
     from forgetting_assets.demo import seed
@@ -109,6 +109,7 @@ def dev(
                 "--demo turns every flag on, so it is for a demo database alone: run "
                 "`forgetting demo` first, or leave --demo out."
             )
+    instance.require_free(host, port)
     _say(f"The Dagster UI opens at http://{host}:{port}. Ctrl-C stops it.")
     raise typer.Exit(instance.develop(host, port))
 

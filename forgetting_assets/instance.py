@@ -123,11 +123,10 @@ def _names(cls: type[ForgettingError]) -> set[str]:
 OURS = _names(ForgettingError)
 
 
-def develop(host: str, port: int) -> int:
-    """Run `dagster dev` until it ends or is interrupted, and leave none of its processes behind.
+def require_free(host: str, port: int) -> None:
+    """Raise ConfigurationError when the UI's port is taken.
 
-    Returns its exit code, or 0 when it was interrupted. Raises ConfigurationError when the port is
-    taken: the UI would be missing and a second daemon would run.
+    `dagster dev` would go on without a UI, and its daemon would act beside the other one.
     """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -138,6 +137,13 @@ def develop(host: str, port: int) -> int:
                 f"The UI cannot listen on {host}:{port} ({error.strerror}): stop what does, or "
                 "choose another with --port."
             ) from None
+
+
+def develop(host: str, port: int) -> int:
+    """Run `dagster dev` until it ends or is interrupted, and leave none of its processes behind.
+
+    Returns its exit code, or 0 when it was interrupted.
+    """
     stopping = threading.Event()
     # Before the child starts: a handler is reset in it, an inherited "ignore" would not be, and
     # dagster dev would then not hear the SIGINT that it is stopped with.

@@ -29,7 +29,6 @@ class WrittenProposals:
     proposed: Counter[str] = field(default_factory=Counter)
     dismissed: int = 0
     open_in_all: int = 0
-    oldest_open: datetime | None = None
 
 
 def write(
@@ -70,8 +69,7 @@ def write(
                 done.dismissed += row.proposals
             else:
                 done.proposed[row.action] += row.proposals
-        waiting = tx.one(QUERIES["count_open"])
-        done.open_in_all, done.oldest_open = waiting.proposals, waiting.oldest
+        done.open_in_all = tx.one(QUERIES["count_open"]).proposals
     return done
 
 

@@ -156,10 +156,8 @@ GROUP BY p.action, p.status
 ORDER BY p.action, p.status;
 
 -- name: count_open
--- The tenant's queue: how many proposals wait and since when.
-SELECT
-    count(*) AS proposals,
-    min(p.created_at) AS oldest
+-- The tenant's queue: how many proposals wait.
+SELECT count(*) AS proposals
 FROM retention_proposals AS p
 WHERE p.user_id = :user_id AND p.status = 'proposed';
 

@@ -302,8 +302,9 @@ def test_a_port_that_is_taken_is_a_sentence_and_starts_no_daemon(cli: Cli) -> No
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        said = cli.sentence("dev", "--port", str(port))
-    assert said.startswith(f"The UI cannot listen on 127.0.0.1:{port}")
+        said = cli("dev", "--port", str(port))
+    assert (said.code, said.out) == (1, ""), "it does not announce a UI that cannot open"
+    assert said.err.startswith(f"The UI cannot listen on 127.0.0.1:{port}")
 
 
 def test_a_superuser_in_database_url_is_a_sentence(cli: Cli) -> None:
