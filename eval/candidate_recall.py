@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from uuid import UUID
 
-from forgetting_assets.store.pairs import MinedPair
+from forgetting_assets.store.pairs import DuePair
 
 Replacement = frozenset[UUID]
 """Two memories, of which one replaced the other.
@@ -25,12 +25,12 @@ def decision_replacements(
     }
 
 
-def recall_by_rank(mined: Sequence[MinedPair], wanted: Set[Replacement], rank: int) -> float:
-    """The share of ``wanted`` among the first ``rank`` mined pairs.
+def recall_by_rank(due: Sequence[DuePair], wanted: Set[Replacement], rank: int) -> float:
+    """The share of ``wanted`` among the first ``rank`` due pairs.
 
     Raises ValueError when nothing is wanted: a recall of nothing says nothing.
     """
     if not wanted:
         raise ValueError("recall needs at least one labelled replacement")
-    offered = {frozenset((pair.older_id, pair.newer_id)) for pair in mined[:rank]}
+    offered = {frozenset((pair.older_id, pair.newer_id)) for pair in due[:rank]}
     return len(wanted & offered) / len(wanted)

@@ -79,7 +79,6 @@ def _resources(**overrides: Any) -> dict[str, Any]:
         ),
         "policy": Policy(
             conflict_floors=read.forgetting_conflict_floors,
-            default_floor=read.forgetting_default_floor,
             batch_items=read.forgetting_batch_items,
             sweep_batch=read.forgetting_sweep_batch,
             sweep_window_days=read.forgetting_sweep_window_days,

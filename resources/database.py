@@ -4,18 +4,20 @@ Here belong connecting, the role guard and tenant transactions. What is asked of
 in forgetting_assets/store, the statements in sql/queries.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from typing import Any, Self
 from uuid import UUID
 
 import dagster as dg
+import psycopg2
 import sqlalchemy as sa
 from pydantic import PrivateAttr
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 import sql
 from resources import addresses, settings
+from resources.binary import Columns, CopyReader, Records
 from resources.errors import (
     ConfigurationError,
     DatabaseUnreachable,
@@ -38,6 +40,13 @@ class TenantTransaction:
         """All rows of a query."""
         return self._execute(query, parameters).all()
 
+    def stream(self, query: sa.TextClause, **parameters: Any) -> Iterator[sa.Row[Any]]:
+        """The rows of a query one by one, by a cursor of the server: no more than are taken."""
+        streaming = {"stream_results": True, "max_row_buffer": 200}
+        bound = {"user_id": self.user_id, **parameters}
+        with self.connection.execute(query, bound, execution_options=streaming) as rows:
+            yield from rows
+
     def one(self, query: sa.TextClause, **parameters: Any) -> sa.Row[Any]:
         """The only row of a query."""
         return self._execute(query, parameters).one()
@@ -49,6 +58,26 @@ class TenantTransaction:
     def run(self, query: sa.TextClause, **parameters: Any) -> int:
         """The number of rows that a statement changed."""
         return self._execute(query, parameters).rowcount
+
+    def copy(
+        self,
+        query: sa.TextClause,
+        columns: Columns,
+        consume: Callable[[Records], None],
+        *,
+        rows: int,
+        **parameters: Any,
+    ) -> None:
+        """Hand on the records of a binary COPY, at most ``rows`` at once.
+
+        No other statement may run before it returns. Raises UnequalRows.
+        """
+        compiled = query.compile(dialect=self.connection.dialect)
+        reader = CopyReader(columns, consume, rows)
+        with closing(self.connection.connection.cursor()) as cursor:
+            bound = cursor.mogrify(str(compiled), {"user_id": self.user_id, **parameters})
+            cursor.copy_expert(bound, reader)
+        reader.finish()
 
     def _execute(self, query: sa.TextClause, parameters: dict[str, Any]) -> sa.CursorResult[Any]:
         return self.connection.execute(query, {"user_id": self.user_id, **parameters})
@@ -147,15 +176,17 @@ def sentences() -> Iterator[None]:
     """Turn the driver's errors, whose details may quote a row, into sentences that do not."""
     try:
         yield
-    except DBAPIError as error:
-        diagnostics = getattr(error.orig, "diag", None)
+    except (DBAPIError, psycopg2.Error) as error:
+        # A COPY runs on the driver's cursor, past SQLAlchemy, which else wraps the driver's error.
+        original = error.orig if isinstance(error, DBAPIError) else error
+        diagnostics = getattr(original, "diag", None)
         constraint = getattr(diagnostics, "constraint_name", None)
-        state = getattr(error.orig, "pgcode", None)
+        state = getattr(original, "pgcode", None)
         # Our own triggers raise 23514 without a constraint's name; class 42 is about the statement.
         # Neither message quotes a row.
         speaks = state is not None and (state == "23514" or state.startswith("42"))
         raised = getattr(diagnostics, "message_primary", None) if speaks else None
-        reason = constraint or raised or type(error.orig).__name__
+        reason = constraint or raised or type(original).__name__
         raise StoreRefused(
             f"The database refused a statement and rolled back ({state}: {reason})."
         ) from None

@@ -6,9 +6,11 @@
     │   ├── UnsafeRole
     │   ├── NotMigrated
     │   ├── NotADemo
+    │   ├── FloorMissing
     │   ├── MissingApiKey
     │   └── UnpinnedModel
     ├── StoreRefused
+    ├── UnusableVectors
     ├── TenantError
     │   ├── UnknownTenant
     │   ├── RetiredTenant
@@ -33,6 +35,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+
+SHOWN = 5
+"""Ids that one sentence names at most."""
 
 
 class ForgettingError(Exception):
@@ -62,6 +67,10 @@ class NotADemo(ConfigurationError):
     """The scripted judge only runs on a demo database: set FORGETTING_GATEWAY=jev."""
 
 
+class FloorMissing(ConfigurationError):
+    """An embedding model has no floor: set FORGETTING_CONFLICT_FLOORS."""
+
+
 class MissingApiKey(ConfigurationError):
     """No judge can be asked without a key: set JEV_API_KEY."""
 
@@ -72,6 +81,10 @@ class UnpinnedModel(ConfigurationError):
 
 class StoreRefused(ForgettingError):
     """The database refused a statement; its transaction was rolled back."""
+
+
+class UnusableVectors(ForgettingError):
+    """The tenant's vectors cannot be compared; nothing was mined."""
 
 
 class TenantError(ForgettingError):
@@ -155,3 +168,9 @@ class InvariantViolated(ForgettingError):
 
 class ReviewRefused(ForgettingError):
     """The proposal cannot be decided this way."""
+
+
+def some(ids: Sequence[object]) -> str:
+    """A few ids of what may be many, for a sentence."""
+    more = f" and {len(ids) - SHOWN} more" if len(ids) > SHOWN else ""
+    return ", ".join(map(str, ids[:SHOWN])) + more

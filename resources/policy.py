@@ -15,7 +15,6 @@ class Policy(dg.ConfigurableResource):  # type: ignore[type-arg]
     single_cap: int = 60
     pair_cap: int = 40
     conflict_floors: dict[str, float] = {}  # noqa: RUF012 - pydantic copies the default
-    default_floor: float = 0.82
     batch_items: int = 12
     archive_threshold: float = 0.85
     supersede_threshold: float = 0.85

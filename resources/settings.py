@@ -66,10 +66,9 @@ class Settings(BaseSettings):
         10.0, ge=0, allow_inf_nan=False, description="US dollars a tenant may spend in 30 days"
     )
     forgetting_conflict_floors: dict[str, Cosine] = Field(
-        {"demo-text-hash-1536": 0.72}, description="cosine floor of pairs, by embedding model"
-    )
-    forgetting_default_floor: Cosine = Field(
-        0.82, description="the floor of an embedding model that has none"
+        {"demo-text-hash-1536": 0.72},
+        description="least cosine of a pair, by embedding model; a tenant's vectors of another "
+        "model are refused, and `unknown` stands for a model that is not recorded",
     )
     forgetting_batch_items: int = Field(12, ge=1, le=100, description="items in one judge call")
     forgetting_sweep_batch: int = Field(

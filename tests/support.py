@@ -36,6 +36,29 @@ def ago(days: float) -> datetime:
     return datetime(2026, 9, 1, tzinfo=UTC) - timedelta(days=days)
 
 
+MODELS = (
+    "test-embedding",
+    "unknown",
+    "another",
+    "another-model",
+    "loose",
+    "minilm",
+    "nomic",
+    "nomic-embed-text-v1.5",
+    "plain",
+    "strict",
+)
+"""Embedding models that tests name; `unknown` is what a memory of no recorded model counts as."""
+
+
+def make_policy(
+    *, floor: float = 0.82, conflict_floors: dict[str, float] | None = None, **figures: Any
+) -> Policy:
+    """The pass's figures with the ADR's floor for every model but those of ``conflict_floors``."""
+    floors = dict.fromkeys(MODELS, floor) | (conflict_floors or {})
+    return Policy(conflict_floors=floors, **figures)
+
+
 def vector(degrees: float, axis: int = 0) -> list[float]:
     """A unit vector; the cosine of two on one axis is the cosine of their angle."""
     values = [0.0] * 1536
@@ -310,7 +333,7 @@ class Pass:
 
     store: Store
     judge: Gateway = field(default_factory=TestJudge)
-    policy: Policy = field(default_factory=Policy)
+    policy: Policy = field(default_factory=lambda: make_policy())
     now: datetime = TODAY
     cap_usd: float = 10.0
 
@@ -330,8 +353,8 @@ class Pass:
     def candidates(self, partition: Partition) -> tuple[Any, Any]:
         """Select pairs, then singles."""
         database = self.store.database
-        chosen = pairs.select(database, partition, self.policy)
-        return chosen, candidates.select(database, partition, self.policy)
+        chosen = pairs.select(database, partition, self.policy, self.now)
+        return chosen, candidates.select(database, partition, self.policy, self.now)
 
     def verdicts(self, partition: Partition) -> judging.Judged:
         """Judge what was selected."""

@@ -10,6 +10,7 @@ from forgetting_assets.partitions import daily_tenant, selected
 from forgetting_assets.store import pairs
 from resources.clock import Clock
 from resources.database import Database
+from resources.errors import some
 from resources.flag import Flag
 from resources.policy import Policy
 
@@ -46,23 +47,31 @@ def conflict_pairs(
 ) -> Iterator[dg.MaterializeResult[None]]:
     """Live decisions, preferences and facts of one type, scope and project whose vectors are close.
 
-    Similarity selects a pair and decides nothing. Events and notes are never in a pair. A pair is
-    here when its cosine is at or above the floor of its embedding model, nobody linked or judged it
-    since either side changed, and neither side waits for a human. Pairs with a stale older side
-    come first; each memory is in one pair at most; 40 a day.
+    Similarity selects a pair and decides nothing. Events and notes are never in a pair. First the
+    index of similar pairs is brought up to date for what changed since the tenant's last mining. A
+    pair is here when its cosine is at or above the floor of its embedding model, nobody linked or
+    judged it since either side changed, and neither side waits for a human. Pairs with a stale
+    older side come first; each memory is in one pair at most; 40 a day.
     """
     if off := flag.why_pass_is_off():
         context.log.info(off)
         return
-    found: list[pairs.MinedPair] = []
-    mined = 0
+    found: list[pairs.DuePair] = []
+    total, mined_memories, mined_pairs = 0, 0, 0
     for partition in (partitions := list(selected(context, database, clock))):
         if not partition.tenant.judgment_enabled:
             context.log.info(f"{partition.tenant.slug} is not opted in: no memory was read.")
             continue
-        chosen = pairs.select(database, partition, policy)
+        chosen = pairs.select(database, partition, policy, clock.now())
         found += chosen.pairs
-        mined += chosen.mined
+        total += chosen.total
+        mined_memories += chosen.mined.memories
+        mined_pairs += chosen.mined.pairs
+        if nowhere := chosen.mined.directionless:
+            context.log.warning(
+                f"{partition.tenant.slug} has memories with a zero vector, which is like no other: "
+                f"{some(nowhere)}. They are in no pair until they are embedded again."
+            )
     if not partitions:
         return
     yield dg.MaterializeResult(
@@ -71,9 +80,10 @@ def conflict_pairs(
             "dagster/column_schema": metadata.table_schema(database, TABLE),
             "dagster/column_lineage": LINEAGE,
             "pairs": len(found),
-            "pairs_at_or_above_floor": mined,
+            "pairs_at_or_above_floor": total,
+            "memories_mined": mined_memories,
+            "similar_pairs_mined": mined_pairs,
             "pairs_with_stale_older_side": sum(pair.older_is_stale for pair in found),
-            "default_floor": policy.default_floor,
             "conflict_floors": policy.conflict_floors,
             "preview": metadata.preview(
                 [

@@ -50,7 +50,7 @@ def stale_candidates(
 
     Freshness is the later of the last change and the last review. Stalest first, 60 a day; the
     exact total is in the metadata. A settled memory does not come back until its freshness moves or
-    a newer neighbour appears. Each comes with up to three newer live memories of its type and
+    a newer similar memory appears. Each comes with up to three newer live memories of its type and
     scope; a blocker without one is no candidate. A single that a pair covers is marked, and judged
     in the pair.
     """
@@ -63,7 +63,7 @@ def stale_candidates(
         if not partition.tenant.judgment_enabled:
             context.log.info(f"{partition.tenant.slug} is not opted in: no memory was read.")
             continue
-        chosen = candidates.select(database, partition, policy)
+        chosen = candidates.select(database, partition, policy, clock.now())
         found += chosen.singles
         total += chosen.total
     if not partitions:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
 import sql
 from forgetting_assets.partition import Partition
+from forgetting_assets.store import mining
 from resources.database import Database
 from resources.policy import Policy
 
@@ -35,19 +35,24 @@ class SelectedSingles:
     total: int
 
 
-def select(database: Database, partition: Partition, policy: Policy) -> SelectedSingles:
+def select(
+    database: Database, partition: Partition, policy: Policy, now: datetime
+) -> SelectedSingles:
     """Write the partition's stale singles, stalest first, up to the cap.
 
-    Reads the partition's pairs to mark the singles they cover, so pairs come first.
+    Reads the partition's pairs to mark the singles they cover, so pairs come first. What changed
+    since is mined, as a similar newer memory opens a settled one again. Raises FloorMissing and
+    UnusableVectors, and then nothing is written.
     """
     with database.tenant(partition.user_id, exclusive=True) as tx:
+        mining.update(tx, partition.tenant.slug, policy.conflict_floors, now)
         rows = tx.rows(
             QUERIES["select_stale_singles"],
             run_date=partition.run_date,
             as_of=partition.as_of,
             stale_before=partition.as_of - policy.stale_window,
-            floors=json.dumps(policy.conflict_floors),
-            default_floor=policy.default_floor,
+            models=list(policy.conflict_floors),
+            floors=list(policy.conflict_floors.values()),
             cap=policy.single_cap,
         )
         singles = [

@@ -1,14 +1,16 @@
-"""Conflict pairs: mining them and choosing which ones a partition judges."""
+"""Conflict pairs: which similar pairs a partition judges."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from uuid import UUID
 
 import sql
 from forgetting_assets.partition import Partition
+from forgetting_assets.store import mining
+from forgetting_assets.store.mining import Mined
 from resources.database import Database, TenantTransaction
 from resources.policy import Policy
 
@@ -16,55 +18,65 @@ QUERIES = sql.load("pairs")
 
 
 @dataclass(frozen=True)
-class MinedPair:
-    """Two memories whose cosine similarity is at or above the floor of their embedding model."""
+class DuePair:
+    """Two memories whose cosine similarity is at or above the floor of their embedding model.
+
+    ``total`` is how many of them the partition may judge in all.
+    """
 
     older_id: UUID
     newer_id: UUID
     memory_type: str
     similarity: float
     older_is_stale: bool
-    embedding_model: str | None
+    embedding_model: str
     floor: float
+    total: int
 
 
 @dataclass(frozen=True)
 class SelectedPairs:
-    """What a partition takes, and how many pairs there are at or above the floor in all."""
+    """What a partition takes, how many pairs it could, and what was mined for it."""
 
-    pairs: list[MinedPair]
-    mined: int
+    pairs: list[DuePair]
+    total: int
+    mined: Mined
 
 
-def select(database: Database, partition: Partition, policy: Policy) -> SelectedPairs:
-    """Write the partition's pairs: best first, each memory in one pair at most, up to the cap."""
+def select(
+    database: Database, partition: Partition, policy: Policy, now: datetime
+) -> SelectedPairs:
+    """Write the partition's pairs: best first, each memory in one pair at most, up to the cap.
+
+    Mines what changed first. Raises FloorMissing and UnusableVectors, and then nothing is written.
+    """
     with database.tenant(partition.user_id, exclusive=True) as tx:
-        mined = mine(tx, partition, policy)
-        pairs = disjoint(mined, policy.pair_cap)
+        mined = mining.update(tx, partition.tenant.slug, policy.conflict_floors, now)
+        pairs = disjoint(due(tx, partition, policy), policy.pair_cap)
         tx.run(QUERIES["clear_pairs"], run_date=partition.run_date)
         for rank, pair in enumerate(pairs, start=1):
             tx.run(QUERIES["insert_pair"], run_date=partition.run_date, rank=rank, **vars(pair))
-    return SelectedPairs(pairs, len(mined))
+    return SelectedPairs(pairs, pairs[0].total if pairs else 0, mined)
 
 
-def mine(tx: TenantTransaction, partition: Partition, policy: Policy) -> list[MinedPair]:
-    """Every pair that this partition may judge, best first: stale older side, then similarity."""
-    rows = tx.rows(
-        QUERIES["mine_pairs"],
+def due(tx: TenantTransaction, partition: Partition, policy: Policy) -> Iterator[DuePair]:
+    """Every mined pair that this partition may judge, best first: stale older side, then cosine."""
+    rows = tx.stream(
+        QUERIES["find_due_pairs"],
         run_date=partition.run_date,
         as_of=partition.as_of,
         stale_before=partition.as_of - policy.stale_window,
-        floors=json.dumps(policy.conflict_floors),
-        default_floor=policy.default_floor,
+        models=list(policy.conflict_floors),
+        floors=list(policy.conflict_floors.values()),
     )
-    return [MinedPair(**row._mapping) for row in rows]
+    return (DuePair(**row._mapping) for row in rows)
 
 
-def disjoint(mined: Iterable[MinedPair], cap: int) -> list[MinedPair]:
+def disjoint(due: Iterable[DuePair], cap: int) -> list[DuePair]:
     """The first pairs in order that share no memory, at most ``cap`` (ADR, Candidate query)."""
-    taken: list[MinedPair] = []
+    taken: list[DuePair] = []
     used: set[UUID] = set()
-    for pair in mined:
+    for pair in due:
         if len(taken) == cap:
             break
         if used.isdisjoint((pair.older_id, pair.newer_id)):

@@ -3,16 +3,17 @@
 -- name: select_stale_singles
 -- The stalest unsettled memories up to the cap, each with the exact total beyond it. A verdict that was
 -- written down as a proposal, be it a dismissed one, settles a memory until its freshness, or that of
--- the newer memory it names, moves past it, or until there is a newer neighbour at or above the floor
--- that was created after the verdict's day, so that the judge did not see it. This partition's own
+-- the newer memory it names, moves past it, or until there is a newer memory that is similar to it
+-- and was created after the verdict's day, so that the judge did not see it. This partition's own
 -- verdicts and proposals settle nothing.
 WITH stale AS (
     SELECT
         m.*,
-        coalesce(
-            CAST(CAST(:floors AS jsonb) ->> m.embedding_model AS double precision), :default_floor
-        ) AS floor
+        f.floor
     FROM forgetting.live_memories AS m
+    LEFT JOIN
+        unnest(CAST(:models AS text[]), CAST(:floors AS double precision[])) AS f (embedding_model, floor)
+        ON m.embedding_model = f.embedding_model
     WHERE
         m.user_id = :user_id
         AND m.memory_type IN ('decision', 'preference', 'blocker', 'fact')
@@ -65,15 +66,15 @@ unsettled AS (
                 )
                 AND NOT EXISTS (
                     SELECT 1
-                    FROM forgetting.live_memories AS n
+                    FROM forgetting.similar_pairs AS near
+                    INNER JOIN forgetting.live_memories AS n
+                        ON n.user_id = :user_id AND near.newer_id = n.id
                     WHERE
-                        n.user_id = :user_id
+                        near.user_id = :user_id AND near.older_id = s.id
+                        AND near.similarity >= s.floor
                         AND n.memory_type = s.memory_type AND n.scope = s.scope
                         AND n.created_at > CAST(v.run_date + 1 AS timestamp) AT TIME ZONE 'UTC'
                         AND n.created_at <= :as_of
-                        AND (n.created_at, n.id) > (s.created_at, s.id)
-                        AND n.embedding_model IS NOT DISTINCT FROM s.embedding_model
-                        AND 1 - (n.embedding <=> s.embedding) >= s.floor
                 )
         )
         -- A blocker can only be kept or contradicted, so without a newer one there is no question.
@@ -87,19 +88,71 @@ unsettled AS (
                     AND n.memory_type = s.memory_type AND n.scope = s.scope
                     AND n.created_at <= :as_of
                     AND (n.created_at, n.id) > (s.created_at, s.id)
-                    AND n.embedding_model IS NOT DISTINCT FROM s.embedding_model
-                    AND n.embedding IS NOT NULL AND s.embedding IS NOT NULL
+                    AND n.embedding_model = s.embedding_model
+                    AND vector_norm(n.embedding) > 0 AND vector_norm(s.embedding) > 0
             )
         )
 ),
 
-taken AS (
+-- Here and below a vector is taken out of its storage once, by a cast that changes nothing, and not
+-- again for each comparison.
+taken AS MATERIALIZED (
     SELECT
-        u.*,
-        count(*) OVER () AS total
-    FROM unsettled AS u
-    ORDER BY u.freshness ASC, u.id ASC
-    LIMIT :cap
+        u.id,
+        u.memory_type,
+        u.scope,
+        u.created_at,
+        u.freshness,
+        u.embedding_model,
+        vector(u.embedding, -1, FALSE) AS embedding,
+        u.total
+    FROM (
+        SELECT
+            s.*,
+            count(*) OVER () AS total
+        FROM unsettled AS s
+        ORDER BY s.freshness ASC, s.id ASC
+        LIMIT :cap
+    ) AS u
+),
+
+neighbours AS (
+    SELECT
+        t.id AS memory_id,
+        n.id AS newer_id,
+        cosine.similarity,
+        row_number() OVER (PARTITION BY t.id ORDER BY cosine.similarity DESC, n.id ASC) AS place
+    FROM (
+        SELECT
+            m.id,
+            m.memory_type,
+            m.scope,
+            m.created_at,
+            m.embedding_model,
+            vector(m.embedding, -1, FALSE) AS embedding
+        FROM forgetting.live_memories AS m
+        WHERE
+            m.user_id = :user_id
+            AND m.created_at <= :as_of
+            AND m.embedding IS NOT NULL
+            AND EXISTS (
+                SELECT 1
+                FROM taken AS t
+                WHERE
+                    t.memory_type = m.memory_type AND t.scope = m.scope
+                    AND t.embedding_model = m.embedding_model
+                    AND (m.created_at, m.id) > (t.created_at, t.id)
+            )
+        OFFSET 0 -- noqa: AM09
+    ) AS n
+    INNER JOIN taken AS t
+        ON
+            n.memory_type = t.memory_type AND n.scope = t.scope
+            AND n.embedding_model = t.embedding_model
+            AND (n.created_at, n.id) > (t.created_at, t.id)
+    CROSS JOIN LATERAL (SELECT 1 - (n.embedding <=> t.embedding) AS similarity) AS cosine
+    -- A zero vector has no direction: its cosine is NaN, which sorts above every number.
+    WHERE cosine.similarity < 'NaN'
 )
 
 SELECT
@@ -117,27 +170,15 @@ SELECT
             AND t.id IN (cp.older_id, cp.newer_id)
     ) AS in_pair
 FROM taken AS t
-CROSS JOIN
-    LATERAL (
-        SELECT
-            array_agg(k.id ORDER BY k.similarity DESC, k.id ASC) AS ids,
-            array_agg(k.similarity ORDER BY k.similarity DESC, k.id ASC) AS similarities
-        FROM (
-            SELECT
-                n.id,
-                1 - (n.embedding <=> t.embedding) AS similarity
-            FROM forgetting.live_memories AS n
-            WHERE
-                n.user_id = :user_id
-                AND n.memory_type = t.memory_type AND n.scope = t.scope
-                AND n.created_at <= :as_of
-                AND (n.created_at, n.id) > (t.created_at, t.id)
-                AND n.embedding_model IS NOT DISTINCT FROM t.embedding_model
-                AND n.embedding IS NOT NULL AND t.embedding IS NOT NULL
-            ORDER BY similarity DESC, n.id ASC
-            LIMIT 3
-        ) AS k
-    ) AS nearest
+LEFT JOIN (
+    SELECT
+        k.memory_id,
+        array_agg(k.newer_id ORDER BY k.place ASC) AS ids,
+        array_agg(k.similarity ORDER BY k.place ASC) AS similarities
+    FROM neighbours AS k
+    WHERE k.place <= 3
+    GROUP BY k.memory_id
+) AS nearest ON t.id = nearest.memory_id
 ORDER BY t.freshness ASC, t.id ASC;
 
 -- name: clear_candidates

@@ -10,15 +10,14 @@ SELECT
     m.content_hash,
     m.created_at,
     greatest(m.updated_at, m.last_reviewed_at) AS freshness,
-    -- A zero vector has no direction, and its cosine NaN sorts above every floor.
-    CASE WHEN vector_norm(m.embedding) > 0 THEN m.embedding END AS embedding,
-    em.embedding_model
+    m.embedding,
+    coalesce(em.embedding_model, 'unknown') AS embedding_model
 FROM memories AS m
 LEFT JOIN forgetting.embedding_models AS em ON m.user_id = em.user_id AND m.id = em.memory_id
 WHERE m.status = 'active' AND m.valid_to IS NULL;
 
 COMMENT ON VIEW forgetting.live_memories IS
-'Memories that are neither archived nor superseded, with their freshness and usable vector.';
+'Memories that are neither archived nor superseded, with their freshness and vector.';
 COMMENT ON COLUMN forgetting.live_memories.id IS 'The memory.';
 COMMENT ON COLUMN forgetting.live_memories.user_id IS 'The tenant.';
 COMMENT ON COLUMN forgetting.live_memories.memory_type IS 'Its type; see memories.memory_type.';
@@ -29,8 +28,8 @@ COMMENT ON COLUMN forgetting.live_memories.created_at IS 'When it was created, U
 COMMENT ON COLUMN forgetting.live_memories.freshness IS
 'The later of its last change and its last review, UTC.';
 COMMENT ON COLUMN forgetting.live_memories.embedding IS
-'Its vector; NULL = none, or a zero vector.';
+'Its vector; NULL = none. A zero vector is like no other: its cosine is NaN.';
 COMMENT ON COLUMN forgetting.live_memories.embedding_model IS
-'The model that made the vector; NULL = not known.';
+'The model that made the vector; unknown = not recorded.';
 
 GRANT SELECT ON forgetting.live_memories TO forgetting_runtime;

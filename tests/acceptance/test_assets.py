@@ -26,7 +26,17 @@ from resources.database import Database
 from resources.flag import Flag
 from resources.gateway import JevGateway
 from resources.policy import Policy
-from tests.support import DAY, TODAY, Store, TestJudge, ago, record_verdict, say, vector
+from tests.support import (
+    DAY,
+    TODAY,
+    Store,
+    TestJudge,
+    ago,
+    make_policy,
+    record_verdict,
+    say,
+    vector,
+)
 
 # Dagster's own uses of its own deprecated names.
 pytestmark = [
@@ -60,7 +70,7 @@ class Graph:
     flag: Flag = field(default_factory=lambda: BOTH)
     database: Database | None = None
     gateway: Any = None
-    policy: Policy = field(default_factory=Policy)
+    policy: Policy = field(default_factory=make_policy)
 
     @property
     def defs(self) -> dg.Definitions:

@@ -388,11 +388,28 @@ def test_a_judge_that_cannot_be_asked_is_a_sentence_and_nothing_is_proposed(
 ) -> None:
     acme = store.tenant("acme")
     store.memory(acme, MARKER)
-    said = cli.sentence("run", "--tenant", "acme", "--date", DAY, **ON, **settings)
+    floors = {"FORGETTING_CONFLICT_FLOORS": '{"test-embedding": 0.82}'}
+    said = cli.sentence("run", "--tenant", "acme", "--date", DAY, **ON, **floors, **settings)
     assert said.startswith(f"The pass failed for acme: {expected}")
     assert "hunter2" not in said
     assert store.rows("SELECT * FROM retention_proposals") == []
     assert store.rows("SELECT * FROM llm_usage") == []
+
+
+def test_an_embedding_model_without_a_floor_is_a_sentence_that_says_how_to_set_it(
+    cli: Cli, store: Store
+) -> None:
+    acme = store.tenant("acme")
+    store.memory(acme, MARKER)
+    said = cli.sentence("run", "--tenant", "acme", "--date", DAY, **ON)
+    assert said.startswith(
+        "The pass failed for acme: acme has vectors of the embedding model test-embedding, which "
+        'has no floor: add "test-embedding" with the least cosine of a pair to '
+        "FORGETTING_CONFLICT_FLOORS."
+    )
+    assert "`forgetting floor --tenant acme`" in said
+    for table in ("minings", "mined_memories", "similar_pairs", "conflict_pairs"):
+        assert store.rows(f"SELECT * FROM forgetting.{table}") == []
 
 
 def test_a_file_with_a_bad_line_is_refused_by_number(

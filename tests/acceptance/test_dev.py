@@ -117,6 +117,7 @@ def dev(places: Addresses, store: Store, tmp_path: Path) -> Iterator[Dev]:
             "PATH": os.environ["PATH"],
             "HOME": str(tmp_path),
             "FORGETTING_HOME": str(tmp_path / "forgetting"),
+            "FORGETTING_CONFLICT_FLOORS": '{"test-embedding": 0.82}',
             "DATABASE_URL": places.memory.render_as_string(hide_password=False),
         },
     )

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from forgetting_assets.store import pairs
-from forgetting_assets.store.pairs import MinedPair
+from forgetting_assets.store import mining, pairs
+from forgetting_assets.store.pairs import DuePair
 from resources.database import TenantTransaction
 from resources.policy import Policy
 from tests.support import (
@@ -27,6 +27,7 @@ from tests.support import (
     ago,
     block_of,
     degrees,
+    make_policy,
     record_consolidation,
     record_edge,
     record_verdict,
@@ -42,12 +43,12 @@ ZERO = [0.0] * 1536
 Sides = tuple[UUID, UUID]
 
 
-def taken(store: Store, slug: str = "acme", policy: Policy | None = None) -> list[MinedPair]:
+def taken(store: Store, slug: str = "acme", policy: Policy | None = None) -> list[DuePair]:
     """The pairs that the partition takes, in rank order."""
-    return pairs.select(store.database, store.partition(slug), policy or Policy()).pairs
+    return pairs.select(store.database, store.partition(slug), policy or make_policy(), TODAY).pairs
 
 
-def sides(chosen: list[MinedPair]) -> list[Sides]:
+def sides(chosen: list[DuePair]) -> list[Sides]:
     """(older, newer) of each pair."""
     return [(pair.older_id, pair.newer_id) for pair in chosen]
 
@@ -58,13 +59,16 @@ def recorded(store: Store) -> list[dict[str, Any]]:
 
 
 def mined_without_rls(store: Store, slug: str, policy: Policy | None = None) -> list[Sides]:
-    """What the statement alone finds for a tenant when no row-level security stands behind it."""
-    partition = store.partition(slug)
+    """What is mined and found for a tenant when no row-level security stands behind it."""
+    partition, policy = store.partition(slug), policy or make_policy()
     with store.owner.begin() as connection:
         tx = TenantTransaction(connection, partition.user_id)
+        tx.connection.exec_driver_sql("DELETE FROM forgetting.mined_memories")
+        tx.connection.exec_driver_sql("DELETE FROM forgetting.minings")
         seen = tx.connection.exec_driver_sql("SELECT count(DISTINCT user_id) FROM memories")
         assert seen.scalar_one() > 1, "row-level security is on, so this shows nothing"
-        return sides(list(pairs.mine(tx, partition, policy or Policy())))
+        mining.update(tx, slug, policy.conflict_floors, TODAY)
+        return sides(list(pairs.due(tx, partition, policy)))
 
 
 def two(
@@ -196,18 +200,18 @@ def test_br_47_a_pair_is_of_one_type_scope_and_project_and_no_project_equals_no_
 # The floor
 
 
-def test_the_default_floor_is_kept_exactly(store: Store) -> None:
+def test_the_floor_is_kept_exactly(store: Store) -> None:
     acme = store.tenant()
     # 3-4-5 vectors: their cosines are exact, 24/25 and 20/25.
     older = store.memory(acme, age=60, embedding=grid(3, 4, 701))
     newer = store.memory(acme, age=50, embedding=grid(4, 3, 701))
     store.memory(acme, age=60, scope="far", embedding=grid(3, 4, 701))
     store.memory(acme, age=50, scope="far", embedding=grid(0, 5, 701))
-    at = taken(store, policy=Policy(default_floor=24 / 25))
+    at = taken(store, policy=make_policy(floor=24 / 25))
     assert sides(at) == [(older, newer)]
     assert at[0].similarity == 24 / 25
     just_above = math.nextafter(24 / 25, 1)
-    assert taken(store, policy=Policy(default_floor=just_above)) == []
+    assert taken(store, policy=make_policy(floor=just_above)) == []
 
 
 def test_br_12_the_floor_belongs_to_the_embedding_model_and_is_recorded(store: Store) -> None:
@@ -218,13 +222,17 @@ def test_br_12_the_floor_belongs_to_the_embedding_model_and_is_recorded(store: S
     unknown = store.pair(acme, 0.889, embedding_model=None)
     loose = store.pair(acme, 0.55, embedding_model="minilm")
     floors = {"nomic-embed-text-v1.5": 0.92, "minilm": 0.5}
-    assert sides(taken(store, policy=Policy(conflict_floors=floors))) == [unknown, other, loose]
+    assert sides(taken(store, policy=make_policy(conflict_floors=floors))) == [
+        unknown,
+        other,
+        loose,
+    ]
     assert [(row["embedding_model"], row["floor"]) for row in recorded(store)] == [
-        (None, 0.82),
+        ("unknown", 0.82),
         ("another-model", 0.82),
         ("minilm", 0.5),
     ]
-    assert strict in sides(taken(store)), "at the default floor it is a pair"
+    assert strict in sides(taken(store)), "at the floor of the others it is a pair"
     assert {row["floor"] for row in recorded(store)} == {0.82}
 
 
@@ -232,7 +240,7 @@ def test_a_floor_that_is_raised_applies_to_the_next_materialization(store: Store
     acme = store.tenant()
     high, low = store.pair(acme, 0.95), store.pair(acme, 0.85)
     assert sides(taken(store)) == [high, low]
-    assert sides(taken(store, policy=Policy(default_floor=0.9))) == [high]
+    assert sides(taken(store, policy=make_policy(floor=0.9))) == [high]
     assert [(row["older_id"], row["floor"]) for row in recorded(store)] == [(high[0], 0.9)]
 
 
@@ -256,7 +264,7 @@ def test_a_memory_without_a_vector_or_with_a_zero_vector_is_in_no_pair(store: St
     control = store.pair(acme, 0.9)
     # Cosine with a zero vector is NaN, which PostgreSQL sorts above every number.
     assert sides(taken(store)) == [control]
-    assert sides(taken(store, policy=Policy(default_floor=0.82, pair_cap=1))) == [control]
+    assert sides(taken(store, policy=make_policy(floor=0.82, pair_cap=1))) == [control]
 
 
 def test_an_opposite_or_orthogonal_vector_is_no_pair(store: Store) -> None:
@@ -348,7 +356,7 @@ def test_ties_are_broken_by_ids_so_a_run_is_deterministic(store: Store) -> None:
             )
     older_first = sorted((ids[2 * place], ids[2 * place + 1]) for place in range(4))
     assert sides(taken(store)) == older_first
-    assert sides(taken(store, policy=Policy(pair_cap=2))) == older_first[:2]
+    assert sides(taken(store, policy=make_policy(pair_cap=2))) == older_first[:2]
 
 
 # One pair a memory, and the cap
@@ -388,8 +396,8 @@ def test_br_03_each_memory_is_in_one_pair_and_the_better_pair_has_it(store: Stor
 def test_the_cap_is_40_pairs_and_the_best_40_fill_it(store: Store) -> None:
     acme = store.tenant()
     made = [store.pair(acme, 0.83 + place / 300) for place in range(43)]
-    found = pairs.select(store.database, store.partition(), Policy())
-    assert found.mined == 43
+    found = pairs.select(store.database, store.partition(), make_policy(), TODAY)
+    assert found.total == 43
     assert sides(found.pairs) == made[:2:-1]
     assert len(recorded(store)) == 40
 
@@ -580,7 +588,7 @@ def test_a_memory_created_after_the_day_ended_is_not_seen(store: Store) -> None:
     in_time = store.memory(acme, created_at=AS_OF, embedding=vector(20))
     assert sides(taken(store)) == [(older, in_time)]
     next_day = store.partition(day=DAY + timedelta(days=1), now=TODAY + timedelta(days=1))
-    chosen = pairs.select(store.database, next_day, Policy()).pairs
+    chosen = pairs.select(store.database, next_day, make_policy(), TODAY).pairs
     assert sides(chosen) == [(older, late)]
 
 
@@ -638,7 +646,7 @@ def test_a_partition_replaces_its_own_rows_and_no_others(store: Store) -> None:
     gone = store.pair(acme, 0.9)
     theirs = store.pair(borea, 0.9)
     taken(store, "borea")
-    pairs.select(store.database, store.partition(day=YESTERDAY), Policy())
+    pairs.select(store.database, store.partition(day=YESTERDAY), make_policy(), TODAY)
     assert sides(taken(store)) == [gone]
     store.execute("UPDATE memories SET status = 'archived' WHERE id = :id", id=gone[0])
     mine = store.pair(acme, 0.95)
@@ -919,7 +927,7 @@ def test_the_selection_is_the_greedy_one_of_a_brute_force_oracle(
 ) -> None:
     acme = one_tenant(store)
     lay_out(store, acme, world)
-    policy = Policy(pair_cap=world.cap, conflict_floors=FLOORS, default_floor=DEFAULT_FLOOR)
+    policy = make_policy(pair_cap=world.cap, conflict_floors=FLOORS, floor=DEFAULT_FLOOR)
     chosen = taken(store, policy=policy)
     expected = oracle(world)
     assert [

@@ -33,6 +33,8 @@ from tests.support import (
     block_of,
     choose,
     degrees,
+    make_policy,
+    record_edge,
     record_verdict,
     say,
     vector,
@@ -53,7 +55,7 @@ class Days:
 
     store: Store
     judge: TestJudge = field(default_factory=TestJudge)
-    policy: Policy = field(default_factory=Policy)
+    policy: Policy = field(default_factory=make_policy)
     number: int = 0
 
     @property
@@ -102,6 +104,12 @@ def texts(item: dict[str, Any]) -> list[str]:
     """The texts that an item is about; the neighbours of a single are only shown."""
     sides = ["memory"] if item["kind"] == "single" else ["older", "newer"]
     return [item[side]["content"] for side in sides]
+
+
+def link(store: Store, user_id: UUID, *ids: UUID) -> None:
+    """Link memories with each other, so that no two of them are a pair."""
+    for one, other in itertools.combinations(ids, 2):
+        record_edge(store, user_id, one, other, "extends")
 
 
 def touch(store: Store, memory_id: UUID, column: str, moment: datetime) -> None:
@@ -211,16 +219,16 @@ def test_a_neighbour_created_after_the_verdict_reopens_a_single_at_the_floor_and
     store: Store,
 ) -> None:
     acme = store.tenant()
-    # 3-4-5 vectors: the cosine is exactly 24/25. Other projects, so that no pair is formed.
-    memory = store.memory(acme, age=60, project="atlas", embedding=[3.0, 4.0] + [0.0] * 1534)
-    days = Days(store, policy=Policy(default_floor=24 / 25))
+    # 3-4-5 vectors: the cosine is exactly 24/25.
+    memory = store.memory(acme, age=60, embedding=[3.0, 4.0] + [0.0] * 1534)
+    days = Days(store, policy=make_policy(floor=24 / 25))
     days.run()
     assert days.later().items() == []
-    place: dict[str, Any] = {"project": "borea", "embedding": [4.0, 3.0] + [0.0] * 1534}
-    after = {"age": -0.9}  # of the first day's verdict, and seen by the second day
-    store.memory(acme, **place | after | {"embedding": vector(0)})
+    after = -0.9  # of the first day's verdict, and seen by the second day
+    store.memory(acme, age=after, embedding=vector(0))
     assert days.items() == [], "3/5 is below the floor"
-    newer = store.memory(acme, **place | after)
+    newer = store.memory(acme, age=after, embedding=[4.0, 3.0] + [0.0] * 1534)
+    link(store, acme, memory, newer)
     assert days.items() == [(memory,)]
     assert days.run() == 1
     (*_, item) = asked(days.judge)
@@ -230,53 +238,63 @@ def test_a_neighbour_created_after_the_verdict_reopens_a_single_at_the_floor_and
 
 def test_the_floor_of_the_embedding_model_decides_what_reopens_a_single(store: Store) -> None:
     acme = store.tenant()
-    policy = Policy(conflict_floors={"strict": 0.95, "loose": 0.5}, default_floor=0.82)
+    policy = make_policy(conflict_floors={"strict": 0.95, "loose": 0.5}, floor=0.82)
     judged = {}
-    for axis, model in enumerate(("strict", "loose", "other", None), start=701):
+    for axis, model in enumerate(("strict", "loose", "another", None), start=701):
         common: dict[str, Any] = {"embedding_model": model, "scope": f"scope {axis}"}
-        memory = store.memory(acme, age=60, project="atlas", embedding=vector(0, axis), **common)
+        memory = store.memory(acme, age=60, embedding=vector(0, axis), **common)
         record_verdict(store, acme, memory, judged_at=ago(10))
-        judged[model] = (memory, axis, common)
+        judged[model] = ([memory], axis, common)
     assert Days(store, policy=policy).items() == []
-    for cosine, models in ((0.6, {"loose"}), (0.9, {"loose", "other", None}), (0.96, set(judged))):
-        for _, axis, common in judged.values():
-            near = vector(degrees(cosine), axis)
-            store.memory(acme, age=2, project=str(cosine), embedding=near, **common)
-        reopened = {(judged[model][0],) for model in models}
+    for cosine, models in (
+        (0.6, {"loose"}),
+        (0.9, {"loose", "another", None}),
+        (0.96, set(judged)),
+    ):
+        for together, axis, common in judged.values():
+            near = store.memory(acme, age=2, embedding=vector(degrees(cosine), axis), **common)
+            for each in together:
+                link(store, acme, each, near)
+            together.append(near)
+        reopened = {(judged[model][0][0],) for model in models}
         assert set(Days(store, policy=policy).items()) == reopened, f"at {cosine}"
 
 
 def test_a_neighbour_that_stood_there_before_the_verdict_reopens_nothing(store: Store) -> None:
     acme = store.tenant()
     judged_at = ago(10)
-    memory = store.memory(acme, age=60, project="atlas", embedding=vector(0))
-    record_verdict(store, acme, memory, judged_at=judged_at)
+    together = [store.memory(acme, age=60, embedding=vector(0))]
+    record_verdict(store, acme, together[0], judged_at=judged_at)
 
-    def neighbour(project: str, created_at: datetime) -> UUID:
-        return store.memory(
-            acme, created_at=created_at, touched=5, project=project, embedding=vector(1)
-        )
+    def neighbour(created_at: datetime) -> UUID:
+        near = store.memory(acme, created_at=created_at, touched=5, embedding=vector(1))
+        for each in together:
+            link(store, acme, each, near)
+        together.append(near)
+        return near
 
-    neighbour("borea", judged_at)
-    neighbour("casta", ago(70))
+    neighbour(judged_at)
+    neighbour(ago(70))
     assert Days(store).items() == []
-    later = neighbour("delia", judged_at + MOMENT)
-    assert Days(store).items() == [(memory,)]
+    later = neighbour(judged_at + MOMENT)
+    assert Days(store).items() == [(together[0],)]
     touch(store, later, "created_at", AS_OF + MOMENT)
     assert Days(store).items() == [], "the day does not see what was created after it"
 
 
-def test_only_a_neighbour_of_its_type_scope_model_and_tenant_reopens_a_single(
+def test_only_a_neighbour_of_its_type_scope_project_model_and_tenant_reopens_a_single(
     store: Store,
 ) -> None:
     acme, borea = store.tenant(), store.tenant("borea")
-    common: dict[str, Any] = {"age": 2, "project": "borea", "embedding": vector(0)}
-    memory = store.memory(acme, age=60, project="atlas", embedding=vector(0))
+    common: dict[str, Any] = {"age": 2, "project": "atlas", "embedding": vector(0)}
+    memory = store.memory(acme, **common | {"age": 60})
     record_verdict(store, acme, memory, judged_at=ago(10))
     unlike: list[dict[str, Any]] = [
         {"memory_type": "decision"},
         {"memory_type": "event"},
         {"scope": "home"},
+        {"project": "borea"},
+        {"project": None},
         {"embedding_model": "another"},
         {"embedding": None},
         {"embedding": [0.0] * 1536},
@@ -287,7 +305,7 @@ def test_only_a_neighbour_of_its_type_scope_model_and_tenant_reopens_a_single(
         store.memory(acme, **common | odd)
     store.memory(borea, **common)
     assert Days(store).items() == []
-    store.memory(acme, **common)
+    link(store, acme, memory, store.memory(acme, **common))
     assert Days(store).items() == [(memory,)]
 
 
@@ -593,7 +611,7 @@ def test_any_partition_materialized_again_gives_the_same_rows(
             touched=random.choice([90, 40, 2]),
             embedding=random.choice([vector(random.choice([0, 10, 20, 50])), None]),
         )
-    policy = Policy(single_cap=random.choice([2, 60]), pair_cap=random.choice([1, 40]))
+    policy = make_policy(single_cap=random.choice([2, 60]), pair_cap=random.choice([1, 40]))
     days = Days(store, TestJudge.that(any_answer), policy)
     calls = days.run()
     event(f"{calls} calls")
@@ -771,7 +789,7 @@ def test_what_was_edited_while_the_judge_was_asked_is_newer_than_its_verdict(sto
     rows = store.rows("SELECT memory_id, status FROM retention_proposals")
     assert [(row["memory_id"], row["status"]) for row in rows] == [(untouched, "proposed")]
     future = store.partition(day=DAY + 40 * ONE_DAY, now=TODAY + 40 * ONE_DAY)
-    chosen = candidates.select(store.database, future, Policy())
+    chosen = candidates.select(store.database, future, make_policy(), TODAY)
     assert [single.memory_id for single in chosen.singles] == [memory], "the new text comes up"
 
 

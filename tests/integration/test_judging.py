@@ -30,8 +30,18 @@ from resources.errors import (
     StoreRefused,
 )
 from resources.gateway import Decision, Questions
-from resources.policy import Policy
-from tests.support import Answer, Pass, Store, TestJudge, block_of, by_topic, choose, say
+from tests.support import (
+    TODAY,
+    Answer,
+    Pass,
+    Store,
+    TestJudge,
+    block_of,
+    by_topic,
+    choose,
+    make_policy,
+    say,
+)
 
 LOOKS = (
     "collapse_in_stale_candidates",
@@ -157,7 +167,7 @@ def test_a_configured_batch_size_is_used(store: Store) -> None:
     acme = store.tenant()
     singles(store, acme, 7)
     judge = TestJudge()
-    work = Pass(store, judge, Policy(batch_items=3))
+    work = Pass(store, judge, make_policy(batch_items=3))
     work.candidates(store.partition())
     work.verdicts(store.partition())
     assert sizes(judge) == [3, 3, 1]
@@ -240,7 +250,7 @@ def test_however_often_it_is_killed_every_item_is_answered_exactly_once(
                 raise GatewayRefused()
 
         judge = TestJudge.that(say("keep"), before=die)
-        work = Pass(store, judge, Policy(batch_items=batch))
+        work = Pass(store, judge, make_policy(batch_items=batch))
         work.candidates(partition)
         try:
             work.verdicts(partition)
@@ -692,7 +702,7 @@ def test_four_judgings_of_a_tenant_started_together_ask_for_every_item_once(stor
 
     def run(judge: TestJudge) -> judging.Judged:
         start.wait(10)
-        return Pass(store, judge, Policy(batch_items=3)).verdicts(partition)
+        return Pass(store, judge, make_policy(batch_items=3)).verdicts(partition)
 
     with ThreadPoolExecutor(4) as pool:
         done = list(pool.map(run, judges))
@@ -745,13 +755,13 @@ def test_pairs_selected_again_never_let_a_memory_be_judged_twice_nor_not_at_all(
     acme = store.tenant()
     older, newer = store.pair(acme, 0.9)
     judge = TestJudge()
-    wide, narrow = Policy(default_floor=0.8), Policy(default_floor=0.95)
+    wide, narrow = make_policy(floor=0.8), make_policy(floor=0.95)
     database, partition = store.database, store.partition()
-    pairs.select(database, partition, narrow)
-    candidates.select(database, partition, narrow)
+    pairs.select(database, partition, narrow, TODAY)
+    candidates.select(database, partition, narrow, TODAY)
     # The single is selected, and then the pairs alone are, with another floor, and back again.
     for policy, kind in ((wide, "pair"), (narrow, "single")):
-        pairs.select(database, partition, policy)
+        pairs.select(database, partition, policy, TODAY)
         (item,) = verdicts.read_items(database, partition)
         assert type(item).__name__.lower() == kind
         assert item.subject.id == older

@@ -146,18 +146,22 @@ GRANTS: Mapping[str, set[str]] = {
     "forgetting.deployment": READ,
     "forgetting.schema_version": READ,
     "forgetting.embedding_models": EDITED,
+    "forgetting.minings": EDITED,
+    "forgetting.mined_memories": REPLACED,
+    "forgetting.similar_pairs": APPENDED,
     "forgetting.conflict_pairs": REPLACED,
     "forgetting.stale_candidates": REPLACED,
     "forgetting.judged_verdicts": APPENDED,
     "forgetting.archival_sweep": APPENDED,
     "forgetting.invariant_results": APPENDED,
+    "forgetting.comparable_memories": READ,
     "forgetting.live_memories": READ,
     "forgetting.standing_verdicts": READ,
     "forgetting.verdicts": READ,
     "forgetting.waiting_memories": READ,
 }
 """Everything that the runtime role may do with a table or view. No memory, edge, proposal, verdict
-or piece of evidence can be deleted by it; the three tables it deletes from are its own scratch."""
+or piece of evidence can be deleted by it; the tables it deletes from are its own scratch."""
 
 
 @pytest.fixture
@@ -343,7 +347,7 @@ def test_every_table_view_and_column_has_a_comment(places: Addresses) -> None:
 
 def test_every_table_with_a_tenant_forces_row_level_security(places: Addresses) -> None:
     found = ask(admin_of(places), TENANT_TABLES)
-    assert len(found) == 16
+    assert len(found) == 19
     for table in found:
         assert table == {
             "name": table["name"],

@@ -29,6 +29,7 @@ from resources.policy import Policy
 from tests.support import Pass, Store
 
 SLUG = "golden"
+NOW = datetime(2026, 9, 15, 12, tzinfo=UTC)
 MINILM = "all-MiniLM-L6-v2/384 zero-padded to 1536"
 POLICY = Policy(conflict_floors={MINILM: 0.5})
 STALE_TYPES = ("decision", "preference", "blocker", "fact")
@@ -48,11 +49,10 @@ def replacements(shared_data: Path) -> list[dict[str, str]]:
 
 @pytest.fixture
 def partition(store: Store, shared_data: Path) -> Partition:
-    now = datetime(2026, 9, 15, 12, tzinfo=UTC)
-    done = importing.import_file(store.database, shared_data / "golden_memories.jsonl", SLUG, now)
+    done = importing.import_file(store.database, shared_data / "golden_memories.jsonl", SLUG, NOW)
     assert (done.added, done.known) == (158, 0)
     tenants.consent(store.database, SLUG, judgment=True)
-    return store.partition(SLUG, date(2026, 8, 31), now)
+    return store.partition(SLUG, date(2026, 8, 31), NOW)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def mock_judge(monkeypatch: pytest.MonkeyPatch) -> Iterator[JevGateway]:
 def test_a_whole_pass_over_real_memories_is_exact_capped_and_changes_no_memory(
     store: Store, partition: Partition, memories: list[dict[str, Any]], mock_judge: JevGateway
 ) -> None:
-    night = Pass(store, mock_judge, POLICY, now=datetime(2026, 9, 15, 12, tzinfo=UTC))
+    night = Pass(store, mock_judge, POLICY, now=NOW)
     before = store.dump("memories", "memory_edges", "memory_events")
 
     chosen, singles = night.candidates(partition)
@@ -117,7 +117,7 @@ def test_a_whole_pass_over_real_memories_is_exact_capped_and_changes_no_memory(
 def test_the_second_run_of_a_real_partition_is_free_and_changes_nothing(
     store: Store, partition: Partition, mock_judge: JevGateway
 ) -> None:
-    night = Pass(store, mock_judge, POLICY, now=datetime(2026, 9, 15, 12, tzinfo=UTC))
+    night = Pass(store, mock_judge, POLICY, now=NOW)
     night.run(partition)
     tables = (
         "memories",
@@ -146,13 +146,13 @@ def test_all_ten_decision_replacements_are_mined_before_the_cap_and_within_the_b
 ) -> None:
     wanted = decision_replacements(replacements, {m["id"]: m["memory_type"] for m in memories})
     assert len(wanted) == 10
+    pairs.select(store.database, partition, POLICY, NOW)
     with store.database.tenant(partition.user_id) as tx:
-        mined = list(pairs.mine(tx, partition, POLICY))
-    assert recall_by_rank(mined, wanted, len(mined)) == 1.0
-    assert recall_by_rank(mined, wanted, 53) == 1.0
-    # At the ADR's floor none is found: a floor does not carry over between embedding models.
-    with store.database.tenant(partition.user_id) as tx:
-        at_adr_floor = list(pairs.mine(tx, partition, Policy()))
+        due = list(pairs.due(tx, partition, POLICY))
+        # At the ADR's floor none is found: a floor does not carry over between embedding models.
+        at_adr_floor = list(pairs.due(tx, partition, Policy(conflict_floors={MINILM: 0.82})))
+    assert recall_by_rank(due, wanted, len(due)) == 1.0
+    assert recall_by_rank(due, wanted, 53) == 1.0
     assert recall_by_rank(at_adr_floor, wanted, len(at_adr_floor)) == 0.0
 
 

@@ -32,6 +32,7 @@ from tests.support import (
     ago,
     by_topic,
     choose,
+    make_policy,
     record_verdict,
     say,
     vector,
@@ -45,7 +46,7 @@ def night(
 ) -> WrittenProposals:
     """The pass of the n-th day after DAY."""
     now = at(n)
-    work = Pass(store, TestJudge.that(answer), policy or Policy(), now=now)
+    work = Pass(store, TestJudge.that(answer), policy or make_policy(), now=now)
     done: WrittenProposals = work.run(store.partition(slug, DAY + timedelta(days=n), now))
     return done
 
@@ -160,7 +161,7 @@ def test_whatever_the_thresholds_exactly_the_verdicts_at_or_above_their_own_are_
     acme = store.tenant(slug)
     for n in range(len(verdicts)):
         store.pair(acme, topic=str(n))
-    policy = Policy(
+    policy = make_policy(
         archive_threshold=thresholds[0],
         supersede_threshold=thresholds[1],
         conflict_threshold=thresholds[2],
@@ -839,14 +840,22 @@ KEPT = [
     "forgetting.judged_verdicts",
     "forgetting.archival_sweep",
     "forgetting.invariant_results",
+    "forgetting.minings",
+    "forgetting.similar_pairs",
 ]
-REPLACED = ["budget_reservations", "forgetting.conflict_pairs", "forgetting.stale_candidates"]
+REPLACED = [
+    "budget_reservations",
+    "forgetting.conflict_pairs",
+    "forgetting.stale_candidates",
+    "forgetting.mined_memories",
+]
 APPEND_ONLY = [
     "memory_events",
     "llm_usage",
     "forgetting.judged_verdicts",
     "forgetting.archival_sweep",
     "forgetting.invariant_results",
+    "forgetting.similar_pairs",
 ]
 
 

@@ -26,6 +26,7 @@ from tests.support import (
     TestJudge,
     ago,
     block_of,
+    make_policy,
     record_verdict,
     say,
     vector,
@@ -41,9 +42,9 @@ ZERO = [0.0] * 1536
 
 def selected(store: Store, slug: str = "acme", policy: Policy | None = None) -> SelectedSingles:
     """What the partition takes, after its pairs, as the graph runs them."""
-    partition, policy = store.partition(slug), policy or Policy()
-    pairs.select(store.database, partition, policy)
-    return candidates.select(store.database, partition, policy)
+    partition, policy = store.partition(slug), policy or make_policy()
+    pairs.select(store.database, partition, policy, TODAY)
+    return candidates.select(store.database, partition, policy, TODAY)
 
 
 def taken(store: Store, slug: str = "acme", policy: Policy | None = None) -> list[UUID]:
@@ -84,7 +85,7 @@ def test_the_window_is_30_days_before_the_end_of_the_day_and_strict(store: Store
     store.memory(acme, age=90, updated_at=BOUNDARY)
     store.memory(acme, age=90, updated_at=BOUNDARY + MOMENT)
     assert taken(store) == [stale]
-    assert len(taken(store, policy=Policy(stale_window_days=29))) == 3
+    assert len(taken(store, policy=make_policy(stale_window_days=29))) == 3
 
 
 def test_staleness_is_as_of_the_day_and_not_of_the_hour_the_run_starts(store: Store) -> None:
@@ -92,9 +93,9 @@ def test_staleness_is_as_of_the_day_and_not_of_the_hour_the_run_starts(store: St
     store.memory(acme, age=90, updated_at=BOUNDARY + MOMENT)
     late = TODAY + timedelta(days=300)
     partition = store.partition(now=late)
-    assert candidates.select(store.database, partition, Policy()).singles == []
+    assert candidates.select(store.database, partition, make_policy(), TODAY).singles == []
     next_day = store.partition(day=DAY + timedelta(days=1), now=late)
-    assert len(candidates.select(store.database, next_day, Policy()).singles) == 1
+    assert len(candidates.select(store.database, next_day, make_policy(), TODAY).singles) == 1
 
 
 def test_freshness_is_the_later_of_the_last_change_and_the_last_review(store: Store) -> None:
@@ -189,7 +190,7 @@ def test_the_stalest_come_first_and_ids_break_ties(store: Store) -> None:
     assert taken(store) == ranked
     assert [row["memory_id"] for row in recorded(store)] == ranked
     assert [row["rank"] for row in recorded(store)] == [1, 2, 3, 4, 5, 6, 7]
-    assert taken(store, policy=Policy(single_cap=4)) == ranked[:4]
+    assert taken(store, policy=make_policy(single_cap=4)) == ranked[:4]
 
 
 def test_creation_does_not_rank_a_memory_only_freshness_does(store: Store) -> None:
@@ -233,7 +234,7 @@ def test_br_23_memories_that_may_not_be_judged_do_not_use_up_the_cap(store: Stor
         open_one = store.memory(acme, age=900 + place)
         record_verdict(store, acme, open_one, verdict="archive", proposal="proposed")
     wanted = store.memory(acme, age=31)
-    found = selected(store, policy=Policy(single_cap=1))
+    found = selected(store, policy=make_policy(single_cap=1))
     assert [single.memory_id for single in found.singles] == [wanted]
     assert found.total == 1
 
@@ -503,7 +504,7 @@ def test_br_42_another_tenant_is_neither_candidate_nor_neighbour_with_rls_and_wi
 
 def without_rls(store: Store, slug: str) -> dict[UUID, list[UUID]]:
     """What the statement alone finds for a tenant when no row-level security stands behind it."""
-    partition, policy = store.partition(slug), Policy()
+    partition, policy = store.partition(slug), make_policy()
     with store.owner.begin() as connection:
         seen = connection.exec_driver_sql("SELECT count(DISTINCT user_id) FROM memories")
         assert seen.scalar_one() > 1, "row-level security is on, so this shows nothing"
@@ -512,8 +513,8 @@ def without_rls(store: Store, slug: str) -> dict[UUID, list[UUID]]:
             run_date=partition.run_date,
             as_of=partition.as_of,
             stale_before=partition.as_of - policy.stale_window,
-            floors="{}",
-            default_floor=policy.default_floor,
+            models=list(policy.conflict_floors),
+            floors=list(policy.conflict_floors.values()),
             cap=policy.single_cap,
         )
     return {row.memory_id: list(row.newer_ids) for row in rows}
@@ -524,7 +525,7 @@ def test_a_partition_replaces_its_own_rows_and_no_others(store: Store) -> None:
     gone = store.memory(acme, age=60)
     theirs = store.memory(borea, age=60)
     taken(store, "borea")
-    candidates.select(store.database, store.partition(day=YESTERDAY), Policy())
+    candidates.select(store.database, store.partition(day=YESTERDAY), make_policy(), TODAY)
     assert taken(store) == [gone]
     store.execute("UPDATE memories SET status = 'archived' WHERE id = :id", id=gone)
     mine = store.memory(acme, age=70)
@@ -669,7 +670,7 @@ def oracle(
         if not row.is_seen or row.memory_type not in STALE_TYPES or row.freshness >= BOUNDARY:
             continue
         newer = [
-            (-similarity, other.id, other.created)
+            (-similarity, other.id, other.created, other.project)
             for other in rows
             if other.is_seen
             and (other.memory_type, other.scope) == (row.memory_type, row.scope)
@@ -696,12 +697,15 @@ def oracle(
             and each.proposal is not None
             and each.judged_at > row.freshness
             and not (each.related and each.related.freshness >= each.judged_at)
-            and not any(created > end_of(each.day) and -away >= floor for away, _, created in newer)
+            and not any(
+                project == row.project and created > end_of(each.day) and -away >= floor
+                for away, _, created, project in newer
+            )
             for each in others
         ):
             continue
-        nearest = sorted(newer)[:3]
-        due.append((row, [id_ for _, id_, _ in nearest], [-away for away, _, _ in nearest]))
+        nearest = sorted(newer, key=lambda other: other[:2])[:3]
+        due.append((row, [id_ for _, id_, *_ in nearest], [-away for away, *_ in nearest]))
     due.sort(key=lambda single: (single[0].freshness, single[0].id))
     return [(row.id, ids, cosines) for row, ids, cosines in due[:cap]], len(due)
 
@@ -744,7 +748,7 @@ def test_the_selection_is_that_of_a_brute_force_oracle(
             day=each.day,
             proposal=each.proposal,
         )
-    policy = Policy(single_cap=cap, conflict_floors=FLOORS, default_floor=DEFAULT_FLOOR)
+    policy = make_policy(single_cap=cap, conflict_floors=FLOORS, floor=DEFAULT_FLOOR)
     found = selected(store, policy=policy)
     expected, total = oracle(rows, said, cap)
     event(f"{total} due, {len(expected)} taken, {sum(bool(ids) for _, ids, _ in expected)} with")

@@ -13,7 +13,9 @@ import sql
 
 QUERIES = sql.ROOT / "queries"
 NOUNS = sorted(path.stem for path in QUERIES.glob("*.sql"))
-ISOLATION = (sql.ROOT / "migrations" / "0003_tenant_isolation.sql").read_text(encoding="utf-8")
+MIGRATIONS = "\n".join(
+    path.read_text(encoding="utf-8") for path in sorted((sql.ROOT / "migrations").glob("*.sql"))
+)
 
 NEVER_DELETED = (
     "memories",
@@ -48,10 +50,10 @@ def code(block: str) -> str:
 
 
 def tenant_tables() -> list[str]:
-    """The tables that 0003_tenant_isolation.sql puts behind row-level security."""
-    listed = re.search(r"FOREACH tenant_table IN ARRAY ARRAY\[(.*?)\]", ISOLATION, re.DOTALL)
-    assert listed is not None
-    return re.findall(r"'([\w.]+)'", listed[1])
+    """The tables that the migrations put behind row-level security."""
+    listed = re.findall(r"FOREACH tenant_table IN ARRAY ARRAY\[(.*?)\]", MIGRATIONS, re.DOTALL)
+    assert listed
+    return re.findall(r"'([\w.]+)'", "".join(listed))
 
 
 VIEWS = {path.stem: path.read_text(encoding="utf-8") for path in (sql.ROOT / "views").glob("*.sql")}
@@ -167,6 +169,9 @@ def test_the_tenant_tables_are_those_that_the_migration_isolates() -> None:
         "forgetting.judged_verdicts",
         "forgetting.archival_sweep",
         "forgetting.invariant_results",
+        "forgetting.minings",
+        "forgetting.mined_memories",
+        "forgetting.similar_pairs",
     ]
 
 
@@ -277,18 +282,19 @@ def test_br_01_no_query_deletes_what_is_remembered_or_decided(name: str) -> None
     assert deleted(BLOCKS[name]).isdisjoint(NEVER_DELETED)
 
 
-def test_br_01_the_only_deletes_are_of_a_partitions_own_selection_and_of_reservations() -> None:
+def test_br_01_the_only_deletes_are_of_what_a_run_can_make_again_and_of_reservations() -> None:
     # The control: what may be deleted is found.
     assert set().union(*(deleted(block) for block in BLOCKS.values())) == {
         "budget_reservations",
         "forgetting.conflict_pairs",
+        "forgetting.mined_memories",
         "forgetting.stale_candidates",
     }
     assert deleted("DELETE\n  FROM memories\nWHERE TRUE;") == {"memories"}
 
 
 def test_br_01_the_runtime_role_is_granted_no_delete_on_what_is_remembered_or_decided() -> None:
-    grants = re.findall(r"GRANT ([A-Z, ]+) ON\s+([^;]+?)\s+TO forgetting_runtime;", ISOLATION)
+    grants = re.findall(r"GRANT ([A-Z, ]+) ON\s+([^;]+?)\s+TO forgetting_runtime;", MIGRATIONS)
     may_delete = {
         table
         for rights, tables in grants
@@ -298,6 +304,7 @@ def test_br_01_the_runtime_role_is_granted_no_delete_on_what_is_remembered_or_de
     assert may_delete == {
         "budget_reservations",
         "forgetting.conflict_pairs",
+        "forgetting.mined_memories",
         "forgetting.stale_candidates",
     }
 
