@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev test lint lock clean
+.PHONY: help demo dev test lint lock bench-mining clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -36,6 +36,9 @@ lint: $(READY) ## ruff, mypy, import-linter, sqlfluff
 lock: $(READY) ## Resolve requirements.lock again from pyproject.toml
 	@$(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --no-strip-extras --no-header \
 	  --python-version 3.11 --group dev --upgrade --quiet pyproject.toml -o requirements.lock
+
+bench-mining: $(READY) ## Measure mining and write docs/benchmarks/mining.md (ARGS=--large: 300,000 too)
+	@$(BIN)/python -m eval.bench.mining $(ARGS)
 
 clean: ## Remove the environment and the embedded server's data
 	rm -rf $(VENV) .forgetting

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from forgetting_assets import importing, review
+from forgetting_assets import floors, importing, review
 from forgetting_assets.partition import of_day, parse_day
 from forgetting_assets.store import evidence, tenants
 from resources import addresses, migrations, settings
@@ -164,6 +165,59 @@ def run(
     with _database(_with_dagster()) as database:
         partition = of_day(run_date, tenants.find_active(database, tenant), Clock().now())
         report.run_pass(console, database, [partition])
+
+
+@app.command()
+def floor(
+    tenant: TenantOption,
+    labels: Annotated[
+        Path | None,
+        typer.Option(help="Known replacements: a JSON array of objects with `older` and `newer`."),
+    ] = None,
+) -> None:
+    """Show what each similarity floor would find among a tenant's memories.
+
+    For every embedding model: the pairs that would be mined, the share of the memories that would
+    be in one, and how many of the labelled pairs are among them. Reads vectors, writes nothing.
+    """
+    labelled = floors.read_labels(labels) if labels else []
+    configured = settings.read().forgetting_conflict_floors
+    with _database(_places()) as database:
+        models = floors.measure(database, tenants.find(database, tenant), labelled)
+    if not models:
+        _say(f"{tenant} has no decision, preference, fact or blocker with a vector.")
+        return
+    for model in models:
+        is_set = f"Its floor is {configured[model.name]}." if model.name in configured else NO_FLOOR
+        _say(
+            f"{model.name}: {model.memories} memories, {model.compared} pairs of one type, scope "
+            f"and project. {is_set}"
+        )
+        console.print(_floor_table(model))
+        if model.apart:
+            _say(f"Labelled pairs that are not compared, so found at no floor: {model.apart}.")
+    _say("Bars: pairs between this floor and the one above, on a logarithmic scale.")
+
+
+def _floor_table(model: floors.Model) -> Table:
+    table = Table("floor", "pairs", "memories in one", "", box=None)
+    if model.labelled:
+        table.add_column("labelled found")
+    most = math.log1p(max(each.pairs for each in model.candidates)) or 1
+    above = 0
+    for each in model.candidates:
+        table.add_row(
+            f"{each.floor:.2f}",
+            str(each.pairs),
+            f"{each.memories} ({each.memories / model.memories:.1%})",
+            "█" * round(30 * math.log1p(each.pairs - above) / most),
+            *([f"{each.labelled} of {model.labelled}"] if model.labelled else []),
+        )
+        above = each.pairs
+    return table
+
+
+NO_FLOOR = "It has no floor: set one in FORGETTING_CONFLICT_FLOORS."
 
 
 @tenants_app.command("list")

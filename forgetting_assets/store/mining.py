@@ -36,6 +36,9 @@ PROPOSED = 2**20
 DECIDED = 2**15
 """Pairs that one statement decides on."""
 
+REMEMBERED = 2**10
+"""Mined memories that one statement writes; longer statements parse more slowly."""
+
 WRITTEN_COLUMNS = [("id", binary.UUID)]
 UNMINED_COLUMNS = [("id", binary.UUID), ("group", binary.BIGINT), ("place", binary.BIGINT)]
 UNMINED = np.dtype([("id", "V16"), ("group", np.int64), ("place", np.int64)])
@@ -123,29 +126,31 @@ def _mine(
     tx: TenantTransaction, slug: str, unmined: Records, floor: float, now: datetime, mined: Mined
 ) -> None:
     """Mine one block against itself and against all that is mined in its groups."""
+    block = read(tx, slug, unmined["id"], unmined["group"])
+    if block is None:
+        return
     try:
-        block = _read(tx, slug, unmined)
-        ones, others = _propose(tx, block, floor) if block else vectors.NONE
+        ones, others = _propose(tx, block, floor)
     except UnequalRows:
-        raise _of_unequal_lengths(tx, slug, unmined) from None
+        raise _of_unequal_lengths(tx, slug, block.ids) from None
     except _TooMany:
         half = len(unmined) // 2
         _mine(tx, slug, unmined[:half], floor, now, mined)
         _mine(tx, slug, unmined[half:], floor, now, mined)
         return
-    if block is None:
-        return
     coded = vectors.encode(block.unit)
-    tx.run(
-        QUERIES["insert_mined"],
-        ids=binary.uuid_array(block.ids),
-        group_keys=binary.array(block.groups),
-        fingerprints=block.fingerprints,
-        codes=coded.codes.tobytes(),
-        dimensions=block.dimensions,
-        steps=binary.array(coded.steps),
-        errors=binary.array(coded.errors),
-    )
+    for start in range(0, len(block.ids), REMEMBERED):
+        rows = slice(start, start + REMEMBERED)
+        tx.run(
+            QUERIES["insert_mined"],
+            ids=binary.uuid_array(block.ids[rows]),
+            group_keys=binary.array(block.groups[rows]),
+            fingerprints=block.fingerprints[32 * rows.start : 32 * rows.stop],
+            codes=coded.codes[rows].tobytes(),
+            dimensions=block.dimensions,
+            steps=binary.array(coded.steps[rows]),
+            errors=binary.array(coded.errors[rows]),
+        )
     for start in range(0, len(ones), DECIDED):
         mined.pairs += tx.run(
             QUERIES["insert_pairs"],
@@ -158,25 +163,30 @@ def _mine(
     mined.directionless += _uuids(block.directionless)
 
 
-def _read(tx: TenantTransaction, slug: str, unmined: Records) -> Block | None:
-    """The vectors of a block as they are now; None when none of its memories is there any more."""
-    read: list[Block] = []
-    tx.copy(
-        QUERIES["copy_vectors"],
-        vectors.VECTOR_COLUMNS,
-        lambda records: read.append(vectors.read_block(records)),
-        rows=BLOCK,
-        ids=binary.uuid_array(unmined["id"]),
-        group_keys=binary.array(unmined["group"]),
-    )
-    for block in read:
-        if not block.finite.all():
-            raise UnusableVectors(
-                f"Vectors of {slug} hold values that are no numbers, so nothing was mined: embed "
-                f"these memories again: {some(_uuids(block.ids[~block.finite]))}."
-            )
-        return block
-    return None
+def read(tx: TenantTransaction, slug: str, ids: Records, groups: Records) -> Block | None:
+    """The vectors of memories of one embedding model, given group by group, as they are now.
+
+    None when none of them is comparable any more. Raises UnusableVectors.
+    """
+    found: list[Block] = []
+    try:
+        tx.copy(
+            QUERIES["copy_vectors"],
+            vectors.VECTOR_COLUMNS,
+            lambda records: found.append(vectors.read_block(records)),
+            rows=len(ids),
+            ids=binary.uuid_array(ids),
+            group_keys=binary.array(groups),
+        )
+    except UnequalRows:
+        raise _of_unequal_lengths(tx, slug, ids) from None
+    block = found[0] if found else None
+    if block and not block.finite.all():
+        raise UnusableVectors(
+            f"Vectors of {slug} hold values that are no numbers, so nothing was mined: embed these "
+            f"memories again: {some(_uuids(block.ids[~block.finite]))}."
+        )
+    return block
 
 
 def _propose(tx: TenantTransaction, block: Block, floor: float) -> Proposed:
@@ -222,8 +232,8 @@ def _without_floor(tx: TenantTransaction, slug: str, unmined: Records) -> FloorM
     )
 
 
-def _of_unequal_lengths(tx: TenantTransaction, slug: str, unmined: Records) -> UnusableVectors:
-    found = tx.rows(QUERIES["find_lengths"], id=_uuids(unmined["id"][:1])[0])
+def _of_unequal_lengths(tx: TenantTransaction, slug: str, ids: Records) -> UnusableVectors:
+    found = tx.rows(QUERIES["find_lengths"], id=_uuids(ids[:1])[0])
     lengths = ", ".join(
         f"{row.memories} of {row.dimensions} values ({row.example})" for row in found
     )

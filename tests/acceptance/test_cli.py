@@ -197,7 +197,7 @@ def test_every_command_and_option_has_help(name: str) -> None:
 def test_help_is_printed_without_a_database(tmp_path: Path) -> None:
     cli = Cli(tmp_path, {"DATABASE_URL": "nonsense"})
     said = cli.good("--help")
-    for name in ("demo", "dev", "import", "migrate", "run", "tenants", "review", "evidence"):
+    for name in ("demo", "dev", "import", "floor", "migrate", "run", "tenants", "review"):
         assert name in said.out
     assert "--tenant" in cli.good("review", "accept", "--help").out
     assert list(tmp_path.iterdir()) == []
@@ -587,6 +587,9 @@ def test_from_an_empty_server_to_a_decided_proposal(
 def test_importing_into_a_demo_database_is_refused(cli: Cli, store: Store, tmp_path: Path) -> None:
     (tmp_path / "facts.jsonl").write_text(lines_of(3))
     store.mark_demo()
+    page = (PROJECT / "docs" / "mining.md").read_text(encoding="utf-8")
+    said = cli.good("floor", "--tenant", "harbor-logistics")
+    assert stripped(said.out) == stripped(page.split("```text\n")[1].split("```")[0])
     said = cli.sentence("import", "facts.jsonl", "--tenant", "mine")
     assert said.startswith("This database is a demo")
     assert store.rows("SELECT * FROM tenants") == []
@@ -652,6 +655,11 @@ def test_two_first_commands_at_once_make_one_server_and_take_it_down(folder: Pat
         assert len(store.rows("SELECT * FROM forgetting.schema_version")) == 1
 
 
+def stripped(text: str) -> list[str]:
+    """Lines without the spaces that fill up a table."""
+    return [line.rstrip() for line in text.strip("\n").split("\n")]
+
+
 def test_the_demo_runs_on_its_own_server_and_a_second_run_changes_nothing(folder: Path) -> None:
     cli = Cli(folder)
     home = folder / "forgetting"
@@ -702,6 +710,9 @@ def test_the_demo_runs_on_its_own_server_and_a_second_run_changes_nothing(folder
     slug = next(row["slug"] for row in open_ if row["n"])
     listed = cli.good("review", "list", "--tenant", slug)
     assert "Open proposals: " in listed.out
+    page = (PROJECT / "docs" / "mining.md").read_text(encoding="utf-8")
+    said = cli.good("floor", "--tenant", "harbor-logistics")
+    assert stripped(said.out) == stripped(page.split("```text\n")[1].split("```")[0])
     said = cli.sentence("import", "facts.jsonl", "--tenant", "mine")
     assert said.startswith("This database is a demo")
     assert processes_of(home) == []

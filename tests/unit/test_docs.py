@@ -14,7 +14,7 @@ from forgetting_assets.definitions import build_defs
 from forgetting_assets.importing import MemoryRecord
 from resources.settings import PROJECT, Settings
 
-PAGES = sorted([PROJECT / "README.md", *(PROJECT / "docs").glob("*.md")])
+PAGES = sorted([PROJECT / "README.md", *(PROJECT / "docs").rglob("*.md")])
 
 
 def commands() -> set[str]:
