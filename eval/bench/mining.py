@@ -164,12 +164,13 @@ def shape(admin: sa.URL, user_id: UUID) -> tuple[int, int, int]:
     with transaction(admin, user_id) as tx:
         row = tx.one(
             sa.text(
-                "SELECT sum(g.n), sum(g.n * (g.n - 1) / 2), max(g.n) FROM ("
+                "SELECT sum(g.n) AS comparable, sum(g.n * (g.n - 1) / 2) AS pairs, "
+                "max(g.n) AS largest FROM ("
                 "SELECT count(*) AS n FROM forgetting.comparable_memories AS c "
                 "WHERE c.user_id = :user_id GROUP BY c.group_key) AS g"
             )
         )
-    return int(row[0]), int(row[1]), int(row[2])
+    return int(row.comparable), int(row.pairs), int(row.largest)
 
 
 @contextmanager

@@ -6,7 +6,21 @@
 -- the newer memory it names, moves past it, or until there is a newer memory that is similar to it
 -- and was created after the verdict's day, so that the judge did not see it. This partition's own
 -- verdicts and proposals settle nothing.
-WITH stale AS (
+WITH newest_blockers AS MATERIALIZED (
+    SELECT DISTINCT ON (m.scope, m.embedding_model)
+        m.scope,
+        m.embedding_model,
+        m.created_at,
+        m.id
+    FROM forgetting.live_memories AS m
+    -- As mined, to know without reading it that its vector is no zero vector.
+    INNER JOIN forgetting.mined_memories AS k
+        ON k.user_id = :user_id AND m.id = k.memory_id AND k.code_step > 0
+    WHERE m.user_id = :user_id AND m.memory_type = 'blocker' AND m.created_at <= :as_of
+    ORDER BY m.scope ASC, m.embedding_model ASC, m.created_at DESC, m.id DESC
+),
+
+stale AS (
     SELECT
         m.*,
         f.floor
@@ -82,14 +96,12 @@ unsettled AS (
             s.memory_type <> 'blocker'
             OR EXISTS (
                 SELECT 1
-                FROM forgetting.live_memories AS n
+                FROM newest_blockers AS n
+                INNER JOIN forgetting.mined_memories AS k
+                    ON k.user_id = :user_id AND k.memory_id = s.id AND k.code_step > 0
                 WHERE
-                    n.user_id = :user_id
-                    AND n.memory_type = s.memory_type AND n.scope = s.scope
-                    AND n.created_at <= :as_of
+                    n.scope = s.scope AND n.embedding_model = s.embedding_model
                     AND (n.created_at, n.id) > (s.created_at, s.id)
-                    AND n.embedding_model = s.embedding_model
-                    AND vector_norm(n.embedding) > 0 AND vector_norm(s.embedding) > 0
             )
         )
 ),
