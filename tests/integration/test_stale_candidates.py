@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from forgetting_assets.judging.items import Pair
-from forgetting_assets.store import candidates, pairs, verdicts
+from forgetting_assets.store import candidates, mining, pairs, verdicts
 from forgetting_assets.store.candidates import SelectedSingles, StaleSingle
 from resources.database import TenantTransaction
 from resources.policy import Policy
@@ -503,12 +503,14 @@ def test_br_42_another_tenant_is_neither_candidate_nor_neighbour_with_rls_and_wi
 
 
 def without_rls(store: Store, slug: str) -> dict[UUID, list[UUID]]:
-    """What the statement alone finds for a tenant when no row-level security stands behind it."""
+    """What is mined and found for a tenant when no row-level security stands behind it."""
     partition, policy = store.partition(slug), make_policy()
     with store.owner.begin() as connection:
         seen = connection.exec_driver_sql("SELECT count(DISTINCT user_id) FROM memories")
         assert seen.scalar_one() > 1, "row-level security is on, so this shows nothing"
-        rows = TenantTransaction(connection, partition.user_id).rows(
+        tx = TenantTransaction(connection, partition.user_id)
+        mining.update(tx, slug, policy.conflict_floors, TODAY)
+        rows = tx.rows(
             candidates.QUERIES["select_stale_singles"],
             run_date=partition.run_date,
             as_of=partition.as_of,
