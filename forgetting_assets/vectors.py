@@ -38,7 +38,13 @@ CODE_COLUMNS: Columns = [
 ]
 
 STRIP = 512
-"""Rows that one step works on: it bounds the memory and keeps it in the processor's cache."""
+"""Vectors that one step works on: it bounds the memory and keeps it in the processor's cache."""
+
+TINY = 1e-30
+"""Lengths below it need double precision."""
+
+CODES = 4096
+"""Codes that one product has."""
 
 
 @dataclass(frozen=True)
@@ -95,14 +101,25 @@ def read_block(records: Records) -> Block:
         unit[rows] = values[rows]
         norms = np.sqrt(np.einsum("ij,ij->i", unit[rows], unit[rows], dtype=np.float64))
         finite[rows] = np.isfinite(norms)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            unit[rows] *= np.where(norms > 0, 1 / norms, 0).astype(np.float32)[:, None]
+        tiny = np.flatnonzero(norms < TINY)
+        norms[tiny] = 1
+        with np.errstate(invalid="ignore"):
+            unit[rows] *= (1 / norms).astype(np.float32)[:, None]
+        for row in tiny:
+            unit[start + row] = _of_length_one(values[start + row])
     fingerprints = b"".join(
         hashlib.sha256(vector.tobytes() + created_at.tobytes()).digest()
         for vector, created_at in zip(records["vector"], records["created_at"], strict=True)
     )
     groups = records["group"].astype(np.int64)
     return Block(records["id"].copy(), groups, unit, finite, fingerprints)
+
+
+def _of_length_one(values: NDArray[np.float32]) -> Floats:
+    """A vector so short that single precision cannot divide by its length; 0 stays 0."""
+    exact = values.astype(np.float64)
+    length = np.linalg.norm(exact)
+    return (exact / length if length > 0 else exact).astype(np.float32)
 
 
 def encode(unit: Floats) -> Codes:
@@ -144,22 +161,23 @@ def close_within(block: Block, floor: float) -> Iterator[Proposed]:
 
 def close_to_codes(block: Block, coded: Records, floor: float) -> Iterator[Proposed]:
     """Every pair of the block and a copy with CODE_COLUMNS whose cosine may be at or above it."""
-    coded = coded[np.argsort(coded["group"], kind="stable")]
-    groups = coded["group"].astype(np.int64)
-    width = coded.dtype["code"].itemsize
-    codes = coded["code"].view(np.dtype((np.int8, (width,))))
-    errors, steps = coded["error"].astype(np.float32), coded["step"].astype(np.float32)
+    order = np.argsort(coded["group"], kind="stable")
+    groups = coded["group"][order].astype(np.int64)
+    codes = coded["code"].view(np.dtype((np.int8, (coded.dtype["code"].itemsize,))))
+    steps = coded["step"].astype(np.float32)
     # In steps of the code, so that the product need not be scaled; a zero vector is close to none.
     least = np.full(len(coded), np.inf, np.float32)
-    lowered = np.float32(floor - 2 * rounding(block.dimensions)) - errors
+    lowered = np.float32(floor - 2 * rounding(block.dimensions)) - coded["error"]
     np.divide(lowered, steps, out=least, where=steps > 0)
     for group, rows in block.by_group():
-        start = int(np.searchsorted(groups, group, "left"))
-        stop = int(np.searchsorted(groups, group, "right"))
-        if start == stop:
-            continue
-        of_group = codes[start:stop].astype(np.float32)
-        for first in range(rows.start, rows.stop, STRIP):
-            strip = slice(first, min(rows.stop, first + STRIP))
-            ones, others = np.nonzero(block.unit[strip] @ of_group.T >= least[start:stop])
-            yield block.ids[strip][ones], coded["id"][start:stop][others]
+        start, stop = (
+            np.searchsorted(groups, group, "left"),
+            np.searchsorted(groups, group, "right"),
+        )
+        for first in range(start, stop, CODES):
+            members = order[first : min(stop, first + CODES)]
+            of_group = codes[members].astype(np.float32).T
+            for top in range(rows.start, rows.stop, STRIP):
+                strip = slice(top, min(rows.stop, top + STRIP))
+                ones, others = np.nonzero(block.unit[strip] @ of_group >= least[members])
+                yield block.ids[strip][ones], coded["id"][members][others]

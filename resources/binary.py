@@ -39,53 +39,59 @@ class CopyReader:
         self._columns = columns
         self._consume = consume
         self._rows = rows
-        self._to_skip = HEADER
         self._buffer = bytearray()
         self._type: np.dtype[Any] | None = None
+        self._enough = HEADER
 
     def write(self, data: bytes) -> int:
         """Take what the driver read, in pieces of any size. Raises UnequalRows."""
         self._buffer += data
-        if self._to_skip and len(self._buffer) >= self._to_skip:
-            del self._buffer[: self._to_skip]
-            self._to_skip = 0
-        if self._type is None and not self._to_skip:
-            self._type = self._layout()
-        if self._type is not None and len(self._buffer) >= self._rows * self._type.itemsize:
-            self._hand_on()
+        if len(self._buffer) >= self._enough:
+            self._look()
         return len(data)
 
     def finish(self) -> None:
         """Hand on the last rows. Raises UnequalRows."""
-        if self._type is not None:
-            self._hand_on()
-        if self._buffer != TRAILER:
+        self._hand_on(least=1)
+        rest = self._buffer if self._type is not None else self._buffer[HEADER:]
+        if rest != TRAILER:
             raise UnequalRows
+
+    def _look(self) -> None:
+        """Hand on what is whole once the type of a record is known."""
+        if self._type is None and (found := self._layout()) is not None:
+            del self._buffer[:HEADER]
+            self._type = found
+            self._enough = self._rows * found.itemsize
+        self._hand_on(least=self._rows)
 
     def _layout(self) -> np.dtype[Any] | None:
         """The type of a record, from the first row; None while that has not come whole."""
         fields: list[tuple[str, str]] = [("columns", ">i2")]
-        at = 2
+        at = HEADER + 2
         for name, kind in self._columns:
             if len(self._buffer) < at + 4:
                 return None
             width = int.from_bytes(self._buffer[at : at + 4], "big", signed=True)
+            if width < 0:  # NULL
+                raise UnequalRows
             fields += [(f"{name} width", ">i4"), (name, kind.replace("*", str(width)))]
             at += 4 + width
         return np.dtype(fields)
 
-    def _hand_on(self) -> None:
-        assert self._type is not None
-        whole = len(self._buffer) // self._type.itemsize
-        if whole == 0:
-            return
-        taken, self._buffer = self._buffer, self._buffer[whole * self._type.itemsize :]
-        records = np.frombuffer(taken, self._type, whole)
-        widths = {f"{name} width": self._type[name].itemsize for name, _ in self._columns}
-        for name, expected in ({"columns": len(self._columns)} | widths).items():
-            if (records[name] != expected).any():
-                raise UnequalRows
-        self._consume(records)
+    def _hand_on(self, least: int) -> None:
+        """Hand on what has come whole, when it is ``least`` records."""
+        while self._type is not None:
+            whole = min(self._rows, len(self._buffer) // self._type.itemsize)
+            if whole < least:
+                return
+            taken, self._buffer = self._buffer, self._buffer[whole * self._type.itemsize :]
+            records = np.frombuffer(taken, self._type, whole)
+            expected = {f"{name} width": self._type[name].itemsize for name, _ in self._columns}
+            for name, value in ({"columns": len(self._columns)} | expected).items():
+                if (records[name] != value).any():
+                    raise UnequalRows
+            self._consume(records)
 
 
 def array(values: Iterable[object]) -> str:

@@ -25,7 +25,10 @@ from resources.errors import FloorMissing, UnusableVectors, some
 QUERIES = sql.load("mining")
 
 BLOCK = 4096
-"""Memories whose vectors are in memory at once, and codes that they are compared with."""
+"""Memories whose vectors are in memory at once."""
+
+CODES = 2**14
+"""Codes that are in memory at once."""
 
 WRITTEN = 2**17
 """Memories that one statement compares with what was mined of them."""
@@ -215,7 +218,7 @@ def _propose(tx: TenantTransaction, block: Block, floor: float) -> Proposed:
         QUERIES["copy_codes"],
         vectors.CODE_COLUMNS,
         compare,
-        rows=BLOCK,
+        rows=CODES,
         group_keys=binary.array(group for group, _ in block.by_group()),
     )
     ones, others = zip(*proposed, strict=True)
