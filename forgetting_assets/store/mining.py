@@ -7,12 +7,14 @@ cosine decides which of them enter `forgetting.similar_pairs`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 import numpy as np
+from sqlalchemy import Row
 
 import sql
 from forgetting_assets import vectors
@@ -72,11 +74,11 @@ def update(tx: TenantTransaction, slug: str, floors: Mapping[str, float], now: d
     last = tx.one(QUERIES["find_last_mining"])
     lowered = [model for model in models if floors[model] < last.floors.get(model, -1)]
     known = last.is_comparable and not lowered and last.floors.keys() <= floors.keys()
-    mined = Mined()
+    work = _Mining(tx, slug, now, dict(last.lengths))
     for unmined in _blocks(_find_unmined(tx, models, lowered, everything=not known)):
         if not (place := unmined["place"][0]):
             raise _without_floor(tx, slug, unmined)
-        _mine(tx, slug, unmined, floors[models[place - 1]], now, mined)
+        work.mine(unmined, models[place - 1], floors[models[place - 1]])
     # Between an old floor and a raised one the index has some pairs and not others.
     whole = {
         model: floor if model in lowered else max(floor, last.floors.get(model, -1))
@@ -86,9 +88,10 @@ def update(tx: TenantTransaction, slug: str, floors: Mapping[str, float], now: d
         QUERIES["record_mining"],
         now=now,
         floors=json.dumps(whole),
+        lengths=json.dumps(work.lengths),
         written_before=last.written_before,
     )
-    return mined
+    return work.mined
 
 
 def _find_unmined(
@@ -125,45 +128,59 @@ def _blocks(unmined: Records) -> Iterator[Records]:
             yield of_model[start : start + BLOCK]
 
 
-def _mine(
-    tx: TenantTransaction, slug: str, unmined: Records, floor: float, now: datetime, mined: Mined
-) -> None:
-    """Mine one block against itself and against all that is mined in its groups."""
-    block = read(tx, slug, unmined["id"], unmined["group"])
-    if block is None:
-        return
-    try:
-        ones, others = _propose(tx, block, floor)
-    except UnequalRows:
-        raise _of_unequal_lengths(tx, slug, block.ids) from None
-    except _TooMany:
-        half = len(unmined) // 2
-        _mine(tx, slug, unmined[:half], floor, now, mined)
-        _mine(tx, slug, unmined[half:], floor, now, mined)
-        return
-    coded = vectors.encode(block.unit)
-    for start in range(0, len(block.ids), REMEMBERED):
-        rows = slice(start, start + REMEMBERED)
-        tx.run(
-            QUERIES["insert_mined"],
-            ids=binary.uuid_array(block.ids[rows]),
-            group_keys=binary.array(block.groups[rows]),
-            fingerprints=block.fingerprints[32 * rows.start : 32 * rows.stop],
-            codes=coded.codes[rows].tobytes(),
-            dimensions=block.dimensions,
-            steps=binary.array(coded.steps[rows]),
-            errors=binary.array(coded.errors[rows]),
-        )
-    for start in range(0, len(ones), DECIDED):
-        mined.pairs += tx.run(
-            QUERIES["insert_pairs"],
-            ones=binary.uuid_array(ones[start : start + DECIDED]),
-            others=binary.uuid_array(others[start : start + DECIDED]),
-            floor=floor,
-            now=now,
-        )
-    mined.memories += len(block.ids)
-    mined.directionless += _uuids(block.directionless)
+@dataclass
+class _Mining:
+    """A mining under way. ``lengths`` is how many values a vector of each embedding model has."""
+
+    tx: TenantTransaction
+    slug: str
+    now: datetime
+    lengths: dict[str, int]
+    mined: Mined = field(default_factory=Mined)
+
+    def mine(self, unmined: Records, model: str, floor: float) -> None:
+        """Mine one block against itself and against all that is mined in its groups."""
+        block = read(self.tx, self.slug, unmined["id"], unmined["group"])
+        if block is None:
+            return
+        if block.dimensions != self.lengths.setdefault(model, block.dimensions):
+            # Either some were embedded at another length or all were.
+            if len(_lengths(self.tx, block.ids)) > 1:
+                raise _of_unequal_lengths(self.tx, self.slug, block.ids)
+            self.lengths[model] = block.dimensions
+        try:
+            ones, others = _propose(self.tx, block, floor)
+        except _TooMany:
+            half = len(unmined) // 2
+            self.mine(unmined[:half], model, floor)
+            self.mine(unmined[half:], model, floor)
+            return
+        self._remember(block)
+        for start in range(0, len(ones), DECIDED):
+            self.mined.pairs += self.tx.run(
+                QUERIES["insert_pairs"],
+                ones=binary.uuid_array(ones[start : start + DECIDED]),
+                others=binary.uuid_array(others[start : start + DECIDED]),
+                floor=floor,
+                now=self.now,
+            )
+        self.mined.memories += len(block.ids)
+        self.mined.directionless += _uuids(block.directionless)
+
+    def _remember(self, block: Block) -> None:
+        coded = vectors.encode(block.unit)
+        for start in range(0, len(block.ids), REMEMBERED):
+            rows = slice(start, start + REMEMBERED)
+            self.tx.run(
+                QUERIES["insert_mined"],
+                ids=binary.uuid_array(block.ids[rows]),
+                group_keys=binary.array(block.groups[rows]),
+                fingerprints=block.fingerprints[32 * rows.start : 32 * rows.stop],
+                codes=coded.codes[rows].tobytes(),
+                dimensions=block.dimensions,
+                steps=binary.array(coded.steps[rows]),
+                errors=binary.array(coded.errors[rows]),
+            )
 
 
 def read(tx: TenantTransaction, slug: str, ids: Records, groups: Records) -> Block | None:
@@ -195,7 +212,7 @@ def read(tx: TenantTransaction, slug: str, ids: Records, groups: Records) -> Blo
 def _propose(tx: TenantTransaction, block: Block, floor: float) -> Proposed:
     """Every pair of the block's memories, with each other or with mined ones, that may be close.
 
-    Raises UnequalRows when what is mined has another length, and _TooMany.
+    Raises _TooMany.
     """
     proposed = [vectors.NONE]
     # A block of one memory cannot be halved, and proposes no more than its group has.
@@ -208,17 +225,13 @@ def _propose(tx: TenantTransaction, block: Block, floor: float) -> Proposed:
                 raise _TooMany
             proposed.append((ones, others))
 
-    def compare(codes: Records) -> None:
-        if codes.dtype["code"].itemsize != block.dimensions:
-            raise UnequalRows
-        collect(vectors.close_to_codes(block, codes, floor))
-
     collect(vectors.close_within(block, floor))
     tx.copy(
         QUERIES["copy_codes"],
         vectors.CODE_COLUMNS,
-        compare,
+        lambda codes: collect(vectors.close_to_codes(block, codes, floor)),
         rows=CODES,
+        dimensions=block.dimensions,
         group_keys=binary.array(group for group, _ in block.by_group()),
     )
     ones, others = zip(*proposed, strict=True)
@@ -235,8 +248,12 @@ def _without_floor(tx: TenantTransaction, slug: str, unmined: Records) -> FloorM
     )
 
 
+def _lengths(tx: TenantTransaction, ids: Records) -> Sequence[Row[Any]]:
+    return tx.rows(QUERIES["find_lengths"], id=_uuids(ids[:1])[0])
+
+
 def _of_unequal_lengths(tx: TenantTransaction, slug: str, ids: Records) -> UnusableVectors:
-    found = tx.rows(QUERIES["find_lengths"], id=_uuids(ids[:1])[0])
+    found = _lengths(tx, ids)
     lengths = ", ".join(
         f"{row.memories} of {row.dimensions} values ({row.example})" for row in found
     )

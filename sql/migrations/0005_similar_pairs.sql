@@ -14,6 +14,7 @@ CREATE TABLE forgetting.minings (
     user_id uuid PRIMARY KEY REFERENCES users (id) ON DELETE CASCADE,
     mined_at timestamptz NOT NULL,
     floors jsonb NOT NULL,
+    lengths jsonb NOT NULL,
     server_id bigint NOT NULL,
     written_before xid8 NOT NULL
 );
@@ -112,6 +113,8 @@ COMMENT ON COLUMN forgetting.minings.mined_at IS 'When the last mining was, UTC.
 COMMENT ON COLUMN forgetting.minings.floors IS
 'The least cosine similarity the index has whole, -1 to 1: a JSON object of embedding model and number. '
 'Below it a pair may be missing.';
+COMMENT ON COLUMN forgetting.minings.lengths IS
+'How many values a vector has, a JSON object of embedding model and number.';
 COMMENT ON COLUMN forgetting.minings.server_id IS
 'The system identifier of the PostgreSQL server that mined: transaction ids of another say nothing here.';
 COMMENT ON COLUMN forgetting.minings.written_before IS

@@ -3,12 +3,13 @@
 -- floor.
 
 -- name: find_last_mining
--- The oldest transaction that has not ended, before which all is there to be read; the floors of the
--- tenant's last mining, if there was one; and whether its transaction ids can still be compared: on
--- this server, and less than half the circle of 32-bit ids ago.
+-- The oldest transaction that has not ended, before which all is there to be read; the floors and
+-- lengths of the tenant's last mining, if there was one; and whether its transaction ids can still be
+-- compared: on this server, and less than half the circle of 32-bit ids ago.
 SELECT
     CAST(oldest.xid AS text) AS written_before,
     coalesce(n.floors, '{}') AS floors,
+    coalesce(n.lengths, '{}') AS lengths,
     coalesce(
         n.server_id = server.system_identifier
         AND CAST(CAST(oldest.xid AS text) AS bigint)
@@ -115,7 +116,8 @@ COPY (
 ) TO STDOUT (FORMAT "binary");
 
 -- name: copy_codes
--- The codes of all that is mined in some groups, in no order.
+-- The codes of all that is mined in some groups, in no order. One of another length is of a memory that
+-- was embedded again since, and is mined again the next time.
 COPY (
     SELECT
         s.memory_id,
@@ -124,11 +126,15 @@ COPY (
         s.code_error,
         s.code
     FROM forgetting.mined_memories AS s
-    WHERE s.user_id = :user_id AND s.group_key = ANY(CAST(:group_keys AS bigint[]))
+    WHERE
+        s.user_id = :user_id
+        AND s.group_key = ANY(CAST(:group_keys AS bigint[]))
+        AND length(s.code) = :dimensions
 ) TO STDOUT (FORMAT "binary");
 
 -- name: insert_mined
--- A block of mined memories; fingerprints and codes stand one after the other in a string each.
+-- A block of mined memories, without those that left meanwhile; fingerprints and codes stand one after
+-- the other in a string each.
 INSERT INTO forgetting.mined_memories (
     user_id, memory_id, group_key, fingerprint, code, code_step, code_error
 )
@@ -144,11 +150,19 @@ FROM
     unnest(
         CAST(:ids AS uuid[]), CAST(:group_keys AS bigint[]),
         CAST(:steps AS real[]), CAST(:errors AS real[])
-    ) WITH ORDINALITY AS r (memory_id, group_key, code_step, code_error, place);
+    ) WITH ORDINALITY AS r (memory_id, group_key, code_step, code_error, place)
+CROSS JOIN
+    LATERAL (
+        SELECT 1 AS present
+        FROM forgetting.comparable_memories AS c
+        WHERE c.user_id = :user_id AND c.id = r.memory_id
+        OFFSET 0 -- noqa: AM09
+    ) AS still;
 
 -- name: insert_pairs
 -- Those of the proposed pairs whose cosine is at or above the floor: here it is decided, by the
--- database. The cosine of a zero vector is NaN, which sorts above every number.
+-- database. The cosine of a zero vector is NaN, which sorts above every number. Two lookups a pair: a
+-- fresh store has no statistics, and any other plan may compare all with all.
 INSERT INTO forgetting.similar_pairs (
     user_id, older_id, newer_id, similarity, embedding_model, mined_at
 )
@@ -160,35 +174,49 @@ SELECT
     one.embedding_model,
     :now AS mined_at
 FROM unnest(CAST(:ones AS uuid[]), CAST(:others AS uuid[])) AS p (one_id, other_id)
-INNER JOIN forgetting.comparable_memories AS one ON one.user_id = :user_id AND p.one_id = one.id
-INNER JOIN forgetting.comparable_memories AS other
-    ON
-        other.user_id = :user_id
-        AND p.other_id = other.id
-        AND one.memory_type = other.memory_type
-        AND one.scope = other.scope
-        AND one.project IS NOT DISTINCT FROM other.project
-        AND one.embedding_model = other.embedding_model
+CROSS JOIN
+    LATERAL (
+        SELECT c.*
+        FROM forgetting.comparable_memories AS c
+        INNER JOIN forgetting.mined_memories AS s ON s.user_id = :user_id AND c.id = s.memory_id
+        WHERE c.user_id = :user_id AND c.id = p.one_id
+        OFFSET 0 -- noqa: AM09
+    ) AS one
+CROSS JOIN
+    LATERAL (
+        SELECT c.*
+        FROM forgetting.comparable_memories AS c
+        INNER JOIN forgetting.mined_memories AS s ON s.user_id = :user_id AND c.id = s.memory_id
+        WHERE c.user_id = :user_id AND c.id = p.other_id
+        OFFSET 0 -- noqa: AM09
+    ) AS other
 CROSS JOIN
     LATERAL (
         SELECT (one.created_at, one.id) < (other.created_at, other.id) AS one_is_older
     ) AS ordered
 CROSS JOIN LATERAL (SELECT 1 - (one.embedding <=> other.embedding) AS similarity) AS cosine
-WHERE cosine.similarity >= :floor AND cosine.similarity < 'NaN';
+WHERE
+    one.memory_type = other.memory_type
+    AND one.scope = other.scope
+    AND one.project IS NOT DISTINCT FROM other.project
+    AND one.embedding_model = other.embedding_model
+    AND cosine.similarity >= :floor AND cosine.similarity < 'NaN';
 
 -- name: record_mining
 -- That all that was written before the horizon is in the index now.
-INSERT INTO forgetting.minings (user_id, mined_at, floors, server_id, written_before)
+INSERT INTO forgetting.minings (user_id, mined_at, floors, lengths, server_id, written_before)
 SELECT
     :user_id AS user_id,
     :now AS mined_at,
     CAST(:floors AS jsonb) AS floors,
+    CAST(:lengths AS jsonb) AS lengths,
     server.system_identifier,
     CAST(:written_before AS xid8) AS written_before
 FROM pg_control_system() AS server
 ON CONFLICT (user_id) DO UPDATE SET
     mined_at = excluded.mined_at,
     floors = excluded.floors,
+    lengths = excluded.lengths,
     server_id = excluded.server_id,
     written_before = excluded.written_before;
 
