@@ -1,6 +1,9 @@
 -- The index of similar pairs: a pair is mined once and read every night. Nothing of it changes the
 -- table memories, which may belong to another store.
 
+-- Its vectors have a length now, and a view's column cannot change its type: it is laid anew.
+DROP VIEW IF EXISTS forgetting.live_memories;
+
 -- Memories are compared with each other when these four are equal, NULL projects too. The key is a
 -- hash. A collision would cost a comparison and make no pair: what writes or selects a pair compares
 -- the columns themselves.

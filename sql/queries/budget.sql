@@ -7,12 +7,13 @@ SELECT pg_advisory_xact_lock(hashtextextended('forgetting-budget:' || :user_id, 
 -- name: read_spend
 -- What counts against the cap now: priced calls, unpriced calls at the ceiling, and reservations
 -- that are not older than their life.
-WITH period AS (
+WITH period AS MATERIALIZED (
     SELECT
         b.cap_usd_override,
         CASE
             WHEN b.period_start <= :now AND :now < b.period_end THEN b.period_start
-        END AS period_start
+            ELSE :window_start
+        END AS counted_since
     FROM (VALUES (1)) AS one (row_number)
     LEFT JOIN user_budgets AS b ON b.user_id = :user_id
 )
@@ -24,7 +25,7 @@ SELECT
         FROM llm_usage AS u
         WHERE
             u.user_id = :user_id
-            AND u.created_at >= coalesce(p.period_start, :window_start)
+            AND u.created_at >= p.counted_since
     ), 0) AS spent_usd,
     coalesce((
         SELECT sum(r.estimated_cost_usd)

@@ -20,17 +20,17 @@ WHERE
     AND e.success_count = 0 AND e.reinforcement_count = 0
     AND greatest(e.occurred_at, e.last_retrieved_at, e.last_outcome_at) < :due_before
     AND e.recorded_at <= :as_of
-    AND NOT EXISTS (
-        SELECT 1
+    AND e.id NOT IN (
+        SELECT s.evidence_id
         FROM forgetting.archival_sweep AS s
-        WHERE s.user_id = :user_id AND s.run_date = :run_date AND s.evidence_id = e.id
+        WHERE s.user_id = :user_id AND s.run_date = :run_date
     )
-    AND NOT EXISTS (
-        SELECT 1
+    AND e.id NOT IN (
+        SELECT me.evidence_id
         FROM memory_evidence AS me
         INNER JOIN forgetting.waiting_memories AS w
             ON me.user_id = w.user_id AND me.memory_id = w.memory_id
-        WHERE me.user_id = :user_id AND me.evidence_id = e.id
+        WHERE me.user_id = :user_id
     )
 ORDER BY e.occurred_at ASC, e.id ASC
 LIMIT :room

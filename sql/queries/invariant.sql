@@ -66,12 +66,16 @@ SELECT
         ELSE 'a sweep archived evidence that was still of use'
     END AS reason
 FROM evidence AS e
-LEFT JOIN forgetting.archival_sweep AS s
-    ON
-        e.user_id = s.user_id AND e.id = s.evidence_id
-        AND e.archived_run_date = s.run_date
+LEFT JOIN
+    LATERAL (
+        SELECT l.*
+        FROM forgetting.archival_sweep AS l
+        WHERE l.user_id = :user_id AND l.run_date = e.archived_run_date AND l.evidence_id = e.id
+        OFFSET 0 -- noqa: AM09
+    ) AS s
+    ON TRUE
 WHERE
-    e.user_id = :user_id AND e.archived_run_date = :run_date
+    e.user_id = :user_id AND e.archived_at IS NOT NULL AND e.archived_run_date = :run_date
     AND (
         s.evidence_id IS NULL
         OR s.kind NOT IN ('trace', 'log', 'tool_input', 'tool_output', 'step_outcome')

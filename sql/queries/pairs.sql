@@ -5,92 +5,92 @@
 -- Every similar pair at or above its floor that may be judged in this partition, best first, with how
 -- many there are. All conditions stand inside the statement, so that a caller's cap is never used up
 -- by pairs that are settled.
-WITH live AS MATERIALIZED (
+-- A memory of an open proposal waits for the human; this partition's own do not count.
+WITH waiting AS (
+    SELECT w.memory_id
+    FROM forgetting.waiting_memories AS w
+    WHERE w.user_id = :user_id AND w.run_date IS DISTINCT FROM :run_date
+),
+
+-- The mined pairs with both sides as they are now, found by their ids. What the sides must have in
+-- common stands outside, and OFFSET keeps it there: joined by that first, every memory of a group
+-- would meet every other. NOT IN and what has an OFFSET are looked up, in a hash and by an index,
+-- however few rows the statistics expect.
+sides AS (
     SELECT
-        m.id,
-        m.memory_type,
-        m.scope,
-        m.project,
-        m.embedding_model,
-        m.freshness
-    FROM forgetting.live_memories AS m
+        s.older_id,
+        s.newer_id,
+        s.similarity,
+        s.embedding_model,
+        older.memory_type,
+        older.scope,
+        older.project,
+        older.embedding_model AS older_model,
+        older.freshness AS older_freshness,
+        newer.memory_type AS newer_type,
+        newer.scope AS newer_scope,
+        newer.project AS newer_project,
+        newer.embedding_model AS newer_model,
+        newer.freshness AS newer_freshness
+    FROM forgetting.similar_pairs AS s
+    INNER JOIN forgetting.live_memories AS older
+        ON older.user_id = :user_id AND s.older_id = older.id
+    INNER JOIN forgetting.live_memories AS newer
+        ON newer.user_id = :user_id AND s.newer_id = newer.id
     WHERE
-        m.user_id = :user_id
-        AND m.memory_type IN ('decision', 'preference', 'fact')
-        AND m.created_at <= :as_of
-        -- A memory of an open proposal waits for the human; this partition's own do not count.
-        AND NOT EXISTS (
-            SELECT 1
-            FROM forgetting.waiting_memories AS w
-            WHERE
-                w.user_id = :user_id AND w.memory_id = m.id
-                AND w.run_date IS DISTINCT FROM :run_date
-        )
-),
-
-linked AS (
-    SELECT
-        e.from_id,
-        e.to_id
-    FROM memory_edges AS e
-    WHERE e.user_id = :user_id
-    UNION
-    SELECT
-        c.from_id,
-        c.to_id
-    FROM consolidation_proposals AS c
-    WHERE c.user_id = :user_id
-),
-
--- When a very pair was last judged in another partition and written down as a proposal, be it a
--- dismissed one.
-judged AS (
-    SELECT
-        v.memory_id AS older_id,
-        side.newer_id,
-        max(v.judged_at) AS judged_at
-    FROM forgetting.judged_verdicts AS v
-    INNER JOIN retention_proposals AS p ON p.user_id = :user_id AND v.id = p.id
-    CROSS JOIN LATERAL (VALUES (v.newer_id), (v.related_memory_id)) AS side (newer_id)
-    WHERE v.user_id = :user_id AND v.run_date <> :run_date AND side.newer_id IS NOT NULL
-    GROUP BY v.memory_id, side.newer_id
+        s.user_id = :user_id
+        AND older.memory_type IN ('decision', 'preference', 'fact')
+        AND older.created_at <= :as_of AND newer.created_at <= :as_of
+        AND s.older_id NOT IN (SELECT w.memory_id FROM waiting AS w)
+        AND s.newer_id NOT IN (SELECT w.memory_id FROM waiting AS w)
+    OFFSET 0 -- noqa: AM09
 )
 
 SELECT
-    s.older_id,
-    s.newer_id,
-    older.memory_type,
-    s.embedding_model,
+    p.older_id,
+    p.newer_id,
+    p.memory_type,
+    p.embedding_model,
     f.floor,
-    older.freshness < :stale_before AS older_is_stale,
-    s.similarity,
+    p.older_freshness < :stale_before AS older_is_stale,
+    p.similarity,
     count(*) OVER () AS total
-FROM forgetting.similar_pairs AS s
+FROM sides AS p
 INNER JOIN
     unnest(CAST(:models AS text[]), CAST(:floors AS double precision[])) AS f (embedding_model, floor)
-    ON s.embedding_model = f.embedding_model AND s.similarity >= f.floor
-INNER JOIN live AS older ON s.older_id = older.id AND s.embedding_model = older.embedding_model
-INNER JOIN live AS newer
-    ON
-        s.newer_id = newer.id
-        AND older.memory_type = newer.memory_type
-        AND older.scope = newer.scope
-        AND older.project IS NOT DISTINCT FROM newer.project
-        AND older.embedding_model = newer.embedding_model
-LEFT JOIN judged AS j ON s.older_id = j.older_id AND s.newer_id = j.newer_id
+    ON p.embedding_model = f.embedding_model AND p.similarity >= f.floor
 WHERE
-    s.user_id = :user_id
-    -- Settled: judged later than both freshnesses.
-    AND (j.judged_at > greatest(older.freshness, newer.freshness)) IS NOT TRUE
+    p.memory_type = p.newer_type AND p.scope = p.newer_scope
+    AND p.project IS NOT DISTINCT FROM p.newer_project
+    AND p.embedding_model = p.older_model AND p.embedding_model = p.newer_model
     AND NOT EXISTS (
-        SELECT 1 FROM linked AS k
-        WHERE k.from_id = s.newer_id AND k.to_id = s.older_id
+        SELECT 1
+        FROM (VALUES (p.older_id, p.newer_id), (p.newer_id, p.older_id)) AS way (from_id, to_id)
+        INNER JOIN memory_edges AS e
+            ON e.user_id = :user_id AND way.from_id = e.from_id AND way.to_id = e.to_id
+        OFFSET 0 -- noqa: AM09
     )
     AND NOT EXISTS (
-        SELECT 1 FROM linked AS k
-        WHERE k.from_id = s.older_id AND k.to_id = s.newer_id
+        SELECT 1
+        FROM (VALUES (p.older_id, p.newer_id), (p.newer_id, p.older_id)) AS way (from_id, to_id)
+        INNER JOIN consolidation_proposals AS c
+            ON c.user_id = :user_id AND way.from_id = c.from_id AND way.to_id = c.to_id
+        OFFSET 0 -- noqa: AM09
     )
-ORDER BY older_is_stale DESC, s.similarity DESC, s.older_id ASC, s.newer_id ASC;
+    -- Settled: this very pair was judged in another partition, later than both freshnesses, and
+    -- written down as a proposal, be it a dismissed one.
+    AND NOT EXISTS (
+        SELECT 1
+        FROM forgetting.judged_verdicts AS v
+        INNER JOIN retention_proposals AS r ON r.user_id = :user_id AND v.id = r.id
+        WHERE
+            v.user_id = :user_id AND v.run_date <> :run_date
+            AND v.memory_id = p.older_id
+            AND p.newer_id IN (v.newer_id, v.related_memory_id)
+            AND v.judged_at > greatest(p.older_freshness, p.newer_freshness)
+        OFFSET 0 -- noqa: AM09
+    )
+ORDER BY older_is_stale DESC, p.similarity DESC, p.older_id ASC, p.newer_id ASC;
 
 -- name: clear_pairs
 -- Make room for this partition's rows.

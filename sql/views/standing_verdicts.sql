@@ -1,4 +1,6 @@
--- The verdict that stands for each item of a partition: the newest one on that single or pair.
+-- The verdict that stands for each item of a partition: the newest one on that single or pair. It is
+-- looked up item by item: a day is unknown to the statistics while it runs, and joined the other way
+-- round the items would be gathered anew for each verdict.
 CREATE OR REPLACE VIEW forgetting.standing_verdicts WITH (security_invoker = TRUE) AS
 WITH items AS (
     SELECT
@@ -23,21 +25,30 @@ WITH items AS (
     )
 )
 
-SELECT DISTINCT ON (v.user_id, v.run_date, v.memory_id)
-    v.user_id,
-    v.run_date,
-    v.memory_id,
-    v.newer_id,
-    v.id,
-    v.verdict,
-    v.related_memory_id,
-    v.probability
-FROM forgetting.judged_verdicts AS v
-INNER JOIN items AS i
-    ON
-        v.user_id = i.user_id AND v.run_date = i.run_date AND v.memory_id = i.memory_id
-        AND v.newer_id IS NOT DISTINCT FROM i.newer_id
-ORDER BY v.user_id ASC, v.run_date ASC, v.memory_id ASC, v.judged_at DESC, v.id DESC;
+SELECT
+    i.user_id,
+    i.run_date,
+    i.memory_id,
+    i.newer_id,
+    newest.id,
+    newest.verdict,
+    newest.related_memory_id,
+    newest.probability
+FROM items AS i
+CROSS JOIN
+    LATERAL (
+        SELECT
+            v.id,
+            v.verdict,
+            v.related_memory_id,
+            v.probability
+        FROM forgetting.judged_verdicts AS v
+        WHERE
+            v.user_id = i.user_id AND v.run_date = i.run_date AND v.memory_id = i.memory_id
+            AND v.newer_id IS NOT DISTINCT FROM i.newer_id
+        ORDER BY v.judged_at DESC, v.id DESC
+        LIMIT 1
+    ) AS newest;
 
 COMMENT ON VIEW forgetting.standing_verdicts IS
 'The newest verdict on each item that a partition selected; what proposals are written from.';
