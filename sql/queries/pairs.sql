@@ -5,8 +5,8 @@
 -- Every similar pair at or above its floor that may be judged in this partition, best first, with how
 -- many there are. All conditions stand inside the statement, so that a caller's cap is never used up
 -- by pairs that are settled.
--- A memory of an open proposal waits for the human; this partition's own do not count.
 WITH waiting AS (
+    -- A memory of an open proposal waits for the human; this partition's own do not count.
     SELECT w.memory_id
     FROM forgetting.waiting_memories AS w
     WHERE w.user_id = :user_id AND w.run_date IS DISTINCT FROM :run_date
