@@ -161,8 +161,10 @@ def close_within(block: Block, floor: float) -> Iterator[Proposed]:
 
 def close_to_codes(block: Block, coded: Records, floor: float) -> Iterator[Proposed]:
     """Every pair of the block and a copy with CODE_COLUMNS whose cosine may be at or above it."""
-    order = np.argsort(coded["group"], kind="stable")
-    groups = coded["group"][order].astype(np.int64)
+    groups = coded["group"].astype(np.int64)
+    if (groups[1:] < groups[:-1]).any():  # else they are still as a first mining wrote them
+        order = np.argsort(groups, kind="stable")
+        coded, groups = coded[order], groups[order]
     codes = coded["code"].view(np.dtype((np.int8, (coded.dtype["code"].itemsize,))))
     steps = coded["step"].astype(np.float32)
     # In steps of the code, so that the product need not be scaled; a zero vector is close to none.
@@ -170,14 +172,12 @@ def close_to_codes(block: Block, coded: Records, floor: float) -> Iterator[Propo
     lowered = np.float32(floor - 2 * rounding(block.dimensions)) - coded["error"]
     np.divide(lowered, steps, out=least, where=steps > 0)
     for group, rows in block.by_group():
-        start, stop = (
-            np.searchsorted(groups, group, "left"),
-            np.searchsorted(groups, group, "right"),
-        )
+        start, stop = np.searchsorted(groups, group, "left"), np.searchsorted(groups, group, "right")
         for first in range(start, stop, CODES):
-            members = order[first : min(stop, first + CODES)]
-            of_group = codes[members].astype(np.float32).T
+            members = slice(first, min(stop, first + CODES))
+            of_group = codes[members].astype(np.float32)
             for top in range(rows.start, rows.stop, STRIP):
                 strip = slice(top, min(rows.stop, top + STRIP))
-                ones, others = np.nonzero(block.unit[strip] @ of_group >= least[members])
+                cosines = block.unit[strip] @ of_group.T
+                ones, others = np.nonzero(cosines >= least[members])
                 yield block.ids[strip][ones], coded["id"][members][others]

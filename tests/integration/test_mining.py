@@ -19,7 +19,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -222,7 +222,7 @@ def load(
     """A memory for each row of a matrix, fast: their ids are their numbers from ``first`` on."""
     ids = [UUID(int=first + place + 1) for place in range(len(matrix))]
     raw = store.owner.raw_connection()
-    with raw.cursor() as cursor:
+    with closing(raw.cursor()) as cursor:
         for start in range(0, len(ids), 1000):
             data = io.BytesIO(
                 b"PGCOPY\n\xff\r\n\x00"
@@ -296,11 +296,11 @@ class Step:
     value: Any = None
 
 
-COLUMNS = {
+COLUMNS: dict[str, tuple[str, list[Any]]] = {
     "retype": ("memory_type", [*COMPARED, "fact", "fact", "event", "note", "pattern"]),
     "rescope": ("scope", ["work", "home"]),
     "move": ("project", [None, "", "atlas"]),
-    "end": ("valid_to", [TODAY, None]),
+    "end": ("valid_to", [TODAY, datetime(2099, 1, 1, tzinfo=UTC), None, None]),
     "archive": ("status", ["archived", "active"]),
     "touch": ("updated_at", [ago(3), ago(2)]),
     "review": ("last_reviewed_at", [ago(3), None]),
@@ -315,8 +315,8 @@ WHICH = st.integers(0, 11)
 
 def inserts() -> st.SearchStrategy[Step]:
     """A new memory, most often of one group."""
-    often = {"memory_type": "fact", "scope": "work", "project": None}
-    fields = st.fixed_dictionaries(
+    often: dict[str, Any] = {"memory_type": "fact", "scope": "work", "project": None}
+    fields: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
         {
             "at": st.sampled_from(PLACES),
             "created_at": st.sampled_from([ago(90), ago(60), ago(60), ago(5)]),
@@ -603,7 +603,7 @@ MOVES: dict[str, tuple[str, dict[str, Any]]] = {
 
 def test_a_memory_that_moves_to_another_group_is_mined_again_and_no_other(store: Store) -> None:
     acme = store.tenant()
-    here = {"project": "borea", "embedding_model": "minilm"}
+    here: dict[str, Any] = {"project": "borea", "embedding_model": "minilm"}
     for name, (change, group) in MOVES.items():
         empty(store)
         one, two, moving = (
@@ -648,6 +648,7 @@ def test_a_memory_whose_time_of_creation_is_corrected_changes_sides(store: Store
 
 GONE = {
     "superseded": ("valid_to = now()", "valid_to = NULL"),
+    "superseded from 2099 on": ("valid_to = '2099-01-01'", "valid_to = NULL"),
     "an event": ("memory_type = 'event'", "memory_type = 'fact'"),
     "a note": ("memory_type = 'note'", "memory_type = 'fact'"),
     "without a vector": (
@@ -827,7 +828,13 @@ def test_the_index_is_the_same_however_the_work_is_cut(store: Store, seed: int) 
 
 def test_groups_whose_keys_collide_make_no_pair_across_them(store: Store) -> None:
     acme = store.tenant()
-    for group in ({}, {"scope": "home"}, {"project": "atlas"}, {"memory_type": "blocker"}):
+    groups: list[dict[str, Any]] = [
+        {},
+        {"scope": "home"},
+        {"project": "atlas"},
+        {"memory_type": "blocker"},
+    ]
+    for group in groups:
         for model in ("minilm", None):
             for age in (60, 50):
                 store.memory(acme, age=age, embedding=vector(0), embedding_model=model, **group)
@@ -1750,21 +1757,26 @@ columns have other types."""
 @pytest.fixture
 def before_the_index(places: Addresses, admin_url: sa.URL) -> Addresses:
     """The test's database at the migration before the index of similar pairs."""
-    assert places.admin is not None
     server = engine(admin_url).execution_options(isolation_level="AUTOCOMMIT")
     with server.connect() as connection:
         connection.exec_driver_sql(f"DROP DATABASE {places.memory.database} WITH (FORCE)")
         connection.exec_driver_sql(f"CREATE DATABASE {places.memory.database}")
     server.dispose()
+    migrate_to(places, "0004")
+    return places
+
+
+def migrate_to(places: Addresses, revision: str) -> None:
+    """Run the migrations up to one of them, and lay no views."""
+    assert places.admin is not None
     config = Config()
     config.set_main_option("script_location", str(sql.ROOT / "migrations"))
     config.set_main_option("path_separator", "os")
     pool = engine(places.admin)
     with pool.begin() as connection:
         config.attributes["connection"] = connection
-        command.upgrade(config, "0004")
+        command.upgrade(config, revision)
     pool.dispose()
-    return places
 
 
 def test_the_index_changes_nothing_of_the_table_memories(before_the_index: Addresses) -> None:
@@ -1774,12 +1786,13 @@ def test_the_index_changes_nothing_of_the_table_memories(before_the_index: Addre
     def of_memories() -> dict[str, list[Any]]:
         with pool.connect() as connection:
             return {
-                part: connection.execute(sa.text(query)).all() for part, query in MEMORIES.items()
+                part: list(connection.execute(sa.text(query)).all())
+                for part, query in MEMORIES.items()
             }
 
     before = of_memories()
     assert all(before[part] for part in ("columns", "constraints", "indexes", "the table"))
-    migrations.upgrade(before_the_index.admin)
+    migrate_to(before_the_index, "0005")
     after = of_memories()
     pool.dispose()
     assert after == before

@@ -103,7 +103,7 @@ def cosines(rows: Rows) -> NDArray[np.float64]:
     norms = np.sqrt((exact * exact).sum(axis=1))
     with np.errstate(divide="ignore", invalid="ignore"):
         unit = exact / norms[:, None]
-    return unit @ unit.T
+    return np.asarray(unit @ unit.T)
 
 
 def close(rows: Rows, floor: float, pairs: Iterable[tuple[int, int]]) -> set[Pair]:
@@ -158,7 +158,7 @@ def floors(draw: st.DrawFn, of: Rows) -> float:
     """Any floor, or the very cosine of two of the rows."""
     found = cosines(of)
     exact = sorted(set(found[np.isfinite(found)].clip(-1, 1).tolist()))
-    return draw(st.one_of(st.floats(-1, 1), *([st.sampled_from(exact)] if exact else [])))
+    return float(draw(st.one_of(st.floats(-1, 1), *([st.sampled_from(exact)] if exact else []))))
 
 
 STRIPS = st.sampled_from([1, 2, 3, 512])
@@ -232,7 +232,8 @@ def test_an_error_bounds_how_far_a_code_is_from_its_unit_vector(rows: Rows, stri
         patch.setattr(vectors, "STRIP", strip)
         unit = vectors.read_block(sent(rows, range(rows.count))).unit
         codes = vectors.encode(unit)
-    assert (codes.codes.dtype, codes.codes.shape) == (np.int8, unit.shape)
+    assert codes.codes.dtype == np.int8
+    assert codes.codes.shape == unit.shape
     decoded = codes.codes.astype(np.float64) * codes.steps.astype(np.float64)[:, None]
     distances = np.sqrt(((decoded - unit.astype(np.float64)) ** 2).sum(axis=1))
     assert (distances <= codes.errors + ROUNDED).all()
