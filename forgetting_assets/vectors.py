@@ -172,7 +172,8 @@ def close_to_codes(block: Block, coded: Records, floor: float) -> Iterator[Propo
     lowered = np.float32(floor - 2 * rounding(block.dimensions)) - coded["error"]
     np.divide(lowered, steps, out=least, where=steps > 0)
     for group, rows in block.by_group():
-        start, stop = np.searchsorted(groups, group, "left"), np.searchsorted(groups, group, "right")
+        start = np.searchsorted(groups, group, "left")
+        stop = np.searchsorted(groups, group, "right")
         for first in range(start, stop, CODES):
             members = slice(first, min(stop, first + CODES))
             of_group = codes[members].astype(np.float32)
