@@ -43,9 +43,6 @@ STRIP = 512
 TINY = 1e-30
 """Lengths below it need double precision."""
 
-CODES = 4096
-"""Codes that one product has."""
-
 
 @dataclass(frozen=True)
 class Block:
@@ -166,6 +163,7 @@ def close_to_codes(block: Block, coded: Records, floor: float) -> Iterator[Propo
         order = np.argsort(groups, kind="stable")
         coded, groups = coded[order], groups[order]
     codes = coded["code"].view(np.dtype((np.int8, (coded.dtype["code"].itemsize,))))
+    unscaled = codes.astype(np.float32)
     steps = coded["step"].astype(np.float32)
     # In steps of the code, so that the product need not be scaled; a zero vector is close to none.
     least = np.full(len(coded), np.inf, np.float32)
@@ -173,12 +171,11 @@ def close_to_codes(block: Block, coded: Records, floor: float) -> Iterator[Propo
     np.divide(lowered, steps, out=least, where=steps > 0)
     for group, rows in block.by_group():
         start = np.searchsorted(groups, group, "left")
-        stop = np.searchsorted(groups, group, "right")
-        for first in range(start, stop, CODES):
-            members = slice(first, min(stop, first + CODES))
-            of_group = codes[members].astype(np.float32)
-            for top in range(rows.start, rows.stop, STRIP):
-                strip = slice(top, min(rows.stop, top + STRIP))
-                cosines = block.unit[strip] @ of_group.T
-                ones, others = np.nonzero(cosines >= least[members])
-                yield block.ids[strip][ones], coded["id"][members][others]
+        members = slice(start, np.searchsorted(groups, group, "right"))
+        if start == members.stop:
+            continue
+        for top in range(rows.start, rows.stop, STRIP):
+            strip = slice(top, min(rows.stop, top + STRIP))
+            cosines = block.unit[strip] @ unscaled[members].T
+            ones, others = np.nonzero(cosines >= least[members])
+            yield block.ids[strip][ones], coded["id"][members][others]

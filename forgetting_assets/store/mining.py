@@ -29,8 +29,8 @@ QUERIES = sql.load("mining")
 BLOCK = 4096
 """Memories whose vectors are in memory at once."""
 
-CODES = 2**14
-"""Codes that are in memory at once."""
+CODES = 2**12
+"""Codes that are in memory at once: few, so that the same pages of it serve again."""
 
 WRITTEN = 2**17
 """Memories that one statement compares with what was mined of them."""
