@@ -79,15 +79,10 @@ def update(tx: TenantTransaction, slug: str, floors: Mapping[str, float], now: d
         if not (place := unmined["place"][0]):
             raise _without_floor(tx, slug, unmined)
         work.mine(unmined, models[place - 1], floors[models[place - 1]])
-    # Between an old floor and a raised one the index has some pairs and not others.
-    whole = {
-        model: floor if model in lowered else max(floor, last.floors.get(model, -1))
-        for model, floor in floors.items()
-    }
     tx.run(
         QUERIES["record_mining"],
         now=now,
-        floors=json.dumps(whole),
+        floors=json.dumps(dict(floors)),
         lengths=json.dumps(work.lengths),
         written_before=last.written_before,
     )

@@ -1052,7 +1052,8 @@ def test_a_change_that_commits_while_a_mining_runs_is_in_the_index_after_the_nex
 def several(store: Store, user_id: UUID) -> None:
     """A few memories, close and far, by their topics."""
     for topic, degree in (("one", 0), ("two", 1), ("far", 80)):
-        store.memory(user_id, topic=topic, embedding=vector(degree))
+        id_ = UUID(int=degree + 1)  # so that their order is the same every time
+        store.memory(user_id, id=id_, topic=topic, embedding=vector(degree))
     store.memory(user_id, topic="elsewhere", scope="home", embedding=vector(2))
     store.memory(user_id, topic="unknown", embedding=vector(2), embedding_model=None)
 
@@ -1094,22 +1095,26 @@ def test_a_memory_that_leaves_and_comes_back_while_a_mining_runs_is_mined_by_the
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     acme = store.tenant()
-    several(store, acme)
     run = TenantTransaction.run
 
     def watched(self: TenantTransaction, query: sa.TextClause, **named: Any) -> int:
         # When it was not mined for what it was, and before the pairs are written.
         if query is mining.QUERIES["insert_pairs"]:
-            store.execute("UPDATE memories SET memory_type = 'fact' WHERE topic = 'one'")
+            store.execute("UPDATE memories SET memory_type = 'fact'")
         return run(self, query, **named)
 
-    with monkeypatch.context() as patch:
-        once(patch, "encode", store.execute, LEAVING["made a note"])
-        patch.setattr(TenantTransaction, "run", watched)
-        mine(store, acme)
-    mine(store, acme, now=LATER)
-    assert index(store, acme) == brute_force(store, acme)
-    assert len(index(store, acme)) == 1
+    # Either side of the pair.
+    for topic in ("one", "two"):
+        empty(store)
+        several(store, acme)
+        leave = f"UPDATE memories SET memory_type = 'note' WHERE topic = '{topic}'"
+        with monkeypatch.context() as patch:
+            once(patch, "encode", store.execute, leave)
+            patch.setattr(TenantTransaction, "run", watched)
+            mine(store, acme)
+        mine(store, acme, now=LATER)
+        assert index(store, acme) == brute_force(store, acme)
+        assert len(index(store, acme)) == 1
 
 
 @contextmanager

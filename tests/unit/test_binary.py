@@ -119,6 +119,9 @@ ODD: dict[str, list[bytes | None]] = {
     "empty": good(3, width=0),
     **{f"null in {name}": fields_but(at, None) for at, (name, _) in enumerate(COLUMNS)},
     **{f"other {name}": fields_but(at, b"1234567") for at, (name, _) in enumerate(COLUMNS[:3])},
+    # As long as any other in all.
+    "other widths that make up for each other": [*fields_but(1, b"1234567")[:3], b"123456"],
+    "a null that another column makes up for": [*fields_but(1, None)[:3], b"1234567890123"],
     "a column less": good(3)[:-1],
     "one column": good(3)[:1],
     "no column": [],
