@@ -7,6 +7,7 @@ cosine decides which of them enter `forgetting.similar_pairs`.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -72,7 +73,8 @@ def update(tx: TenantTransaction, slug: str, floors: Mapping[str, float], now: d
     models = sorted(floors)
     # Read before anything else: what commits from now on is looked at the next time.
     last = tx.one(QUERIES["find_last_mining"])
-    lowered = [model for model in models if floors[model] < last.floors.get(model, -1)]
+    # What was mined of a model at a floor that nobody recorded is mined again as well.
+    lowered = [model for model in models if floors[model] < last.floors.get(model, math.inf)]
     known = last.is_comparable and not lowered and last.floors.keys() <= floors.keys()
     work = _Mining(tx, slug, now, dict(last.lengths))
     for unmined in _blocks(_find_unmined(tx, models, lowered, everything=not known)):

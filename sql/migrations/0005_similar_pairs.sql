@@ -110,7 +110,7 @@ COMMENT ON FUNCTION forgetting.group_key IS
 'A key of the memories that are compared with each other: one type, scope, project and embedding model.';
 
 COMMENT ON TABLE forgetting.minings IS
-'When similar pairs were last mined, at most one row a tenant. Without it everything is looked at again.';
+'When similar pairs were last mined, at most one row a tenant. Without it everything is mined again.';
 COMMENT ON COLUMN forgetting.minings.user_id IS 'The tenant the row belongs to (users.id).';
 COMMENT ON COLUMN forgetting.minings.mined_at IS 'When the last mining was, UTC.';
 COMMENT ON COLUMN forgetting.minings.floors IS

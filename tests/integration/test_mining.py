@@ -1515,7 +1515,6 @@ BEHIND = {
         "UPDATE forgetting.minings SET written_before ="
         " CAST(CAST(CAST(CAST(pg_current_xact_id() AS text) AS bigint) + 1000 AS text) AS xid8)"
     ),
-    "no mining at all": "DELETE FROM forgetting.minings",
 }
 
 
@@ -1534,6 +1533,18 @@ def test_when_transaction_ids_say_nothing_all_is_looked_at_and_what_holds_is_not
         assert mined_at(store) == {kept: TODAY, (changed[1], near): LATER}, name
         assert index(store, acme) == brute_force(store, acme)
         assert mine(store, acme, now=LATER_STILL).memories == 0, name
+
+
+def test_without_a_record_of_the_floors_everything_is_mined_again(store: Store) -> None:
+    acme = store.tenant()
+    close, far = store.pair(acme, 0.9), store.pair(acme, 0.6)
+    high, low = (dict.fromkeys(FLOORS, floor) for floor in (0.8, 0.5))
+    mine(store, acme, high)
+    assert set(index(store, acme)) == {close}
+    store.execute("DELETE FROM forgetting.minings")
+    assert mine(store, acme, low, LATER).memories == 4
+    assert mined_at(store) == {close: LATER, far: LATER}
+    assert mine(store, acme, low, LATER_STILL).memories == 0
 
 
 @pytest.fixture
