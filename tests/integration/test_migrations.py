@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -463,9 +464,21 @@ def sixteen() -> Iterator[Addresses]:
     process = server.get_postmaster_info().process
     assert process is not None
     server.cleanup()
-    # Its parent may never ask for its end, and a zombie serves nobody.
-    assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    # pg_ctl returns once the pid file is gone, a moment before the process is.
+    for _ in range(600):
+        if ended(process):
+            break
+        time.sleep(0.1)
+    assert ended(process)
     shutil.rmtree(folder)
+
+
+def ended(process: psutil.Process) -> bool:
+    # Its parent may never ask for its end, and a zombie serves nobody.
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def test_postgresql_16_gets_the_same_schema_and_runs_the_pass(sixteen: Addresses) -> None:
