@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev test lint lock bench-mining clean
+.PHONY: help demo dev test soak lint lock bench-mining clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -36,6 +36,9 @@ lint: $(READY) ## ruff, mypy, import-linter, sqlfluff
 lock: $(READY) ## Resolve requirements.lock again from pyproject.toml
 	@$(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --no-strip-extras --no-header \
 	  --python-version 3.11 --group dev --upgrade --quiet pyproject.toml -o requirements.lock
+
+soak: $(READY) ## Kill passes with SIGKILL at 100 seeded points and more, and account for every call
+	@SOAK_KILLS=100 $(BIN)/python -m pytest -n 2 --dist worksteal -q tests/integration/test_kills.py $(ARGS)
 
 bench-mining: $(READY) ## Measure mining and write docs/benchmarks/mining.md (ARGS=--large: 300,000 too)
 	@$(BIN)/python -m eval.bench.mining $(ARGS)

@@ -150,6 +150,10 @@ def import_(
 def run(
     tenant: TenantOption,
     date: Annotated[str, typer.Option(help="The UTC day to judge, YYYY-MM-DD.")],
+    rejudge: Annotated[
+        bool,
+        typer.Option("--rejudge", help="Ask about every item again, and pay for it again."),
+    ] = False,
 ) -> None:
     """Run the pass once for one tenant and day, and record it where the UI sees it.
 
@@ -164,7 +168,7 @@ def run(
 
     with _database(_with_dagster()) as database:
         partition = of_day(run_date, tenants.find_active(database, tenant), Clock().now())
-        report.run_pass(console, database, [partition])
+        report.run_pass(console, database, [partition], rejudge=rejudge)
 
 
 @app.command()

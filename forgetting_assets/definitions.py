@@ -24,6 +24,7 @@ from resources.database import Database
 from resources.flag import Flag
 from resources.gateway import Gateway, JevGateway
 from resources.policy import Policy
+from resources.rate import TokenRate
 
 # Partition-aware checks are a preview feature; without them one tenant's pass hides another's fail.
 warnings.filterwarnings("ignore", category=PreviewWarning)
@@ -60,7 +61,10 @@ def _resources(**overrides: Any) -> dict[str, Any]:
         ScriptedGateway()
         if read.forgetting_gateway == "scripted"
         else JevGateway(
-            base_url=read.jev_base_url, model=read.jev_model, answer_model=read.jev_answer_model
+            base_url=read.jev_base_url,
+            model=read.jev_model,
+            answer_model=read.jev_answer_model,
+            timeout_seconds=read.jev_timeout_seconds,
         )
     )
     return {
@@ -71,7 +75,11 @@ def _resources(**overrides: Any) -> dict[str, Any]:
             database=database,
             clock=clock,
             cap_usd=read.forgetting_budget_usd,
+            deployment_cap_usd=read.forgetting_deployment_budget_usd,
             prices={model: list(price) for model, price in read.forgetting_prices.items()},
+        ),
+        "rate": TokenRate(
+            database=database, clock=clock, tokens_per_minute=read.forgetting_tokens_per_minute
         ),
         "flag": Flag(
             pass_enabled=read.forgetting_pass_enabled,
@@ -80,6 +88,12 @@ def _resources(**overrides: Any) -> dict[str, Any]:
         "policy": Policy(
             conflict_floors=read.forgetting_conflict_floors,
             batch_items=read.forgetting_batch_items,
+            calls_in_flight=read.forgetting_calls_in_flight,
+            retry_seconds=read.forgetting_retry_seconds,
+            shadow=read.forgetting_judge_shadow,
+            open_proposals=read.forgetting_open_proposals,
+            blast_radius=read.forgetting_blast_radius,
+            blast_radius_least=read.forgetting_blast_radius_least,
             sweep_batch=read.forgetting_sweep_batch,
             sweep_window_days=read.forgetting_sweep_window_days,
         ),

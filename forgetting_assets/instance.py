@@ -70,10 +70,11 @@ class Run:
     reason: str | None = None
 
 
-def run_partition(job: dg.JobDefinition, partition: Partition) -> Run:
+def run_partition(job: dg.JobDefinition, partition: Partition, *, rejudge: bool = False) -> Run:
     """Run a job for one partition in this process, recorded where the UI sees it.
 
-    Raises PartitionError for a day before the first partition.
+    ``rejudge`` asks about every item again. Raises PartitionError for a day before the first
+    partition.
     """
     if not partitions.daily.has_partition_key(partition.run_date.isoformat()):
         raise PartitionError(
@@ -81,10 +82,11 @@ def run_partition(job: dg.JobDefinition, partition: Partition) -> Run:
             f"{partitions.daily.get_first_partition_key()}."
         )
     key = partitions.key(partition.run_date, partition.tenant.slug)
+    config = QUIET | {"ops": {"judged_verdicts": {"config": {"rejudge": rejudge}}}}
     with dg.DagsterInstance.get() as instance:
         instance.add_dynamic_partitions(partitions.tenants.name or "", [partition.tenant.slug])
         result = job.execute_in_process(
-            partition_key=key, instance=instance, raise_on_error=False, run_config=QUIET
+            partition_key=key, instance=instance, raise_on_error=False, run_config=config
         )
     metadata = {
         event.asset_key.to_user_string(): {

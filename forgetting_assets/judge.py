@@ -1,147 +1,320 @@
 """Asking the judge: the loop that joins pure judging to the gateway, the budget and the store.
 
-Each batch's verdicts are committed as it returns, so a killed run resumes with what is unjudged.
+Each call's verdicts are committed as it returns, so a killed run resumes with what is unjudged.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import Counter, deque
 from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import partial
+from uuid import UUID
 
 import tenacity
 
 from forgetting_assets.judging.batching import Batch, batches, halves
+from forgetting_assets.judging.items import Item
 from forgetting_assets.judging.rendering import refs_of
+from forgetting_assets.judging.shadow import Shadow, shadow_of
 from forgetting_assets.judging.verdicts import Verdict, verdict_of
 from forgetting_assets.partition import Partition
-from forgetting_assets.store import tenants, verdicts
+from forgetting_assets.store import proposals, tenants, verdicts
+from forgetting_assets.store.verdicts import Record, Unjudged
 from resources.budget import FORGET_DECIDE, Budget
 from resources.clock import Clock
 from resources.database import Database
 from resources.errors import (
     AnswerRejected,
     BudgetExceeded,
+    ForgettingError,
     GatewayUnavailable,
     JudgmentNotEnabled,
     NotADemo,
+    RateExceeded,
     RequestTooLarge,
+    WrongModel,
 )
 from resources.gateway import Decision, Gateway
 from resources.policy import Policy
+from resources.rate import TokenRate
 
-ATTEMPTS = 5
-LONGEST_WAIT = 60.0
-"""Seconds that one retry waits at most; an endpoint that asks for more is left to the next run."""
+LONGEST_PAUSE = 60.0
+"""Seconds that jitter alone waits before a retry, at most."""
+
+FRUITLESS = 3
+"""Calls in a row without one usable answer after which the judge counts as broken."""
+
+STOPS = (JudgmentNotEnabled, BudgetExceeded, RateExceeded, GatewayUnavailable)
+"""Reasons to leave the rest of a tenant's items to the next run."""
 
 
 @dataclass
 class Judged:
-    """How the items of a partition fared. ``stopped`` says why some were left, or is None."""
+    """How the items of a partition fared. ``stopped`` says why some were left, or is None.
+
+    A ``reused`` item has another partition's verdict, an ``unjudgeable`` one was not asked about
+    again, and what is ``left`` waits for the next run. ``lost_calls`` are those of killed runs.
+    """
 
     items: int = 0
     judged: int = 0
     reused: int = 0
     rejected: int = 0
     too_large: int = 0
+    unjudgeable: int = 0
+    left: int = 0
     calls: int = 0
+    lost_calls: int = 0
     unpriced_calls: int = 0
     spend_usd: Decimal = Decimal(0)
     stopped: str | None = None
     outcomes: Counter[str] = field(default_factory=Counter)
 
 
+@dataclass(frozen=True)
+class Means:
+    """What judging needs of the outside, as Dagster injects it."""
+
+    database: Database
+    gateway: Gateway
+    budget: Budget
+    rate: TokenRate
+    clock: Clock
+    policy: Policy
+
+
 def judge(
-    database: Database,
-    gateway: Gateway,
-    budget: Budget,
-    clock: Clock,
-    policy: Policy,
+    means: Means,
     partition: Partition,
     progress: Callable[[str], None],
+    *,
+    rejudge: bool = False,
 ) -> Judged:
     """Get a verdict for each item of the partition that has none for its input and this model.
 
-    A tenant that opted out, or whose budget is spent, is left with what was judged. Raises NotADemo
-    for the scripted judge on real memories, and GatewayError when the judge cannot be used; what
-    was judged before stays. ``progress`` gets counts only.
+    ``rejudge`` asks about all of them again, also what could not be judged. A tenant that opted
+    out, whose budget or queue of proposals is full, or whose judge stays away is left with what was
+    judged. Raises NotADemo for the scripted judge on real memories, and GatewayError when the judge
+    cannot be used; what was judged before stays. ``progress`` gets counts and spend only.
     """
-    if gateway.demo_only and not database.is_demo():
+    if means.gateway.demo_only and not means.database.is_demo():
         raise NotADemo()
-    done = Judged()
-    with database.judging(partition.user_id):
+    with means.database.judging(partition.user_id):
+        return _Judging(means, partition, progress).run(rejudge=rejudge)
+
+
+class _Judging:
+    """One judging of one partition, by whoever holds the tenant's judging lock."""
+
+    def __init__(self, means: Means, partition: Partition, progress: Callable[[str], None]) -> None:
+        self.means = means
+        self.partition = partition
+        self.progress = progress
+        self.done = Judged()
+        self.stop = threading.Event()
+        self.failure: ForgettingError | None = None
+        self.fruitless = 0
         # A verdict is as old as the text it is about: what is edited while the judge is asked is
         # newer than its verdict.
-        read_at = clock.now()
+        self.record = Record(
+            means.database, partition, means.gateway.pinned_model, means.clock.now()
+        )
+
+    def run(self, *, rejudge: bool) -> Judged:
+        database, partition, policy = self.means.database, self.partition, self.means.policy
+        self.done.lost_calls = self.means.budget.book_lost(partition.user_id, FORGET_DECIDE)
         items = verdicts.read_items(database, partition)
-        done.items = len(items)
-        unjudged, done.reused = verdicts.reuse(database, partition, gateway.pinned_model, items)
-        planned, refused = batches(unjudged, partition.as_of, policy.batch_items)
-        done.too_large = len(refused)
-        queue = deque(planned)
-        while queue:
-            batch = queue.popleft()
+        self.done.items = self.done.left = len(items)
+        waiting = proposals.count_open(database, partition)
+        if waiting >= policy.open_proposals:
+            self.done.stopped = (
+                f"{waiting} proposals of {partition.tenant.slug} wait for a decision, and at "
+                f"{policy.open_proposals} judging stops: decide some with `forgetting review`, or "
+                "raise FORGETTING_OPEN_PROPOSALS."
+            )
+        else:
+            queue = self._rejudged(items) if rejudge else self._unjudged(items)
+            self._work(queue)
+        if self.failure:
+            raise self.failure
+        self.done.outcomes.update(verdicts.count(database, partition))
+        return self.done
+
+    def _rejudged(self, items: list[Item]) -> deque[Batch]:
+        asking = verdicts.next_asking(self.means.database, self.partition)
+        self.record = Record(**{**vars(self.record), "asking": asking})
+        return self._batched(items, self.means.policy.batch_items)
+
+    def _unjudged(self, items: list[Item]) -> deque[Batch]:
+        database, partition, policy = self.means.database, self.partition, self.means.policy
+        model = self.record.model
+        unjudged, self.done.reused = verdicts.reuse(database, partition, model, items)
+        docket = verdicts.sort(
+            database,
+            partition,
+            model,
+            unjudged,
+            since=partition.as_of - policy.stale_window,
+            rejections=policy.rejections,
+        )
+        self.done.unjudgeable = len(docket.unjudgeable)
+        self.done.left = len(unjudged) - len(docket.unjudgeable)
+        # Last, so that what a suspect does to its call holds up nobody.
+        return self._batched(docket.together, policy.batch_items) + self._batched(
+            docket.suspects, 1
+        )
+
+    def _batched(self, items: list[Item], batch_items: int) -> deque[Batch]:
+        planned, refused = batches(
+            items, self.partition.as_of, batch_items, with_shadow=self.means.policy.shadow
+        )
+        self._unjudgeable([Unjudged(item, "too_large", "No call can hold it.") for item in refused])
+        return deque(planned)
+
+    def _work(self, queue: deque[Batch]) -> None:
+        """Ask about every batch, a bounded number at once, until there is a reason to stop.
+
+        What is under way then is still waited for and written down: it is paid for.
+        """
+        under_way: dict[Future[Decision], Batch] = {}
+        most = self.means.policy.calls_in_flight
+        with ThreadPoolExecutor(most, thread_name_prefix="judge") as threads:
             try:
-                decision = _ask(database, gateway, budget, partition, batch)
-            except (JudgmentNotEnabled, BudgetExceeded) as reason:
-                done.stopped = str(reason)
-                break
-            except RequestTooLarge:
-                if len(batch.items) == 1:
-                    done.too_large += 1
-                else:
-                    queue.extendleft(reversed(halves(batch, partition.as_of)))
-                continue
-            done.calls += 1
-            cost = budget.cost(decision.model, decision.input_tokens, decision.output_tokens)
-            done.spend_usd += cost or 0
-            done.unpriced_calls += cost is None
-            accepted = _read(batch, decision, done)
-            verdicts.record(database, partition, gateway.pinned_model, decision, accepted, read_at)
-            done.judged += len(accepted)
-            progress(f"{done.judged} of {len(unjudged)} items judged in {done.calls} calls")
-    done.outcomes.update(verdicts.count(database, partition))
-    return done
+                while True:
+                    while queue and len(under_way) < most and not self.stop.is_set():
+                        batch = queue.popleft()
+                        under_way[threads.submit(self._ask, batch)] = batch
+                    if not under_way:
+                        break
+                    for call in wait(under_way, return_when=FIRST_COMPLETED).done:
+                        self._finish(under_way.pop(call), call, queue)
+            finally:
+                self.stop.set()
 
-
-def _ask(
-    database: Database, gateway: Gateway, budget: Budget, partition: Partition, batch: Batch
-) -> Decision:
-    """Send one batch, again with full jitter while the judge is away. Opt-in is read each time."""
-
-    def send() -> Decision:
-        tenants.require_judgment(database, partition.user_id)
-        return gateway.decide(batch.state, batch.questions)
-
-    for attempt in tenacity.Retrying(
-        retry=tenacity.retry_if_exception(_worth_retrying),
-        stop=tenacity.stop_after_attempt(ATTEMPTS),
-        wait=_wait,
-        reraise=True,
-    ):
-        with attempt:
-            return budget.metered(partition.user_id, FORGET_DECIDE, gateway.pinned_model, send)
-    raise AssertionError("unreachable: the last attempt returns or raises")
-
-
-def _read(batch: Batch, decision: Decision, done: Judged) -> list[Verdict]:
-    """The verdicts of a batch; an answer that breaks the contract rejects its item alone."""
-    accepted = []
-    for item, ref in zip(batch.items, refs_of(batch.items), strict=True):
+    def _finish(self, batch: Batch, call: Future[Decision], queue: deque[Batch]) -> None:
         try:
-            accepted.append(verdict_of(item, ref, decision.answers.get(ref)))
-        except AnswerRejected:
-            done.rejected += 1
-    return accepted
+            decision = call.result()
+        except STOPS as reason:
+            self.done.stopped = self.done.stopped or str(reason)
+            self.stop.set()
+        except RequestTooLarge as error:
+            if len(batch.items) > 1:
+                queue.extendleft(
+                    reversed(
+                        halves(batch, self.partition.as_of, with_shadow=self.means.policy.shadow)
+                    )
+                )
+            else:
+                self._unjudgeable([Unjudged(batch.items[0], "too_large", str(error))])
+        except AnswerRejected as error:
+            if isinstance(error, WrongModel):
+                self._fail(error)
+            else:
+                self.done.calls += error.billed
+                self.done.unpriced_calls += error.billed
+                self._unjudgeable(
+                    [Unjudged(item, "answer_rejected", str(error)) for item in batch.items]
+                )
+                self._count_fruit(accepted=0, reason=str(error))
+        except ForgettingError as error:
+            self._fail(error)
+        else:
+            self._read(batch, decision)
+
+    def _read(self, batch: Batch, decision: Decision) -> None:
+        """Write down a call's verdicts; a bad answer rejects its item alone."""
+        accepted: list[Verdict] = []
+        rejected: list[Unjudged] = []
+        shadows: dict[UUID, Shadow] = {}
+        for item, ref in zip(batch.items, refs_of(batch.items), strict=True):
+            try:
+                accepted.append(verdict_of(item, ref, decision.answers.get(ref)))
+            except AnswerRejected as error:
+                rejected.append(Unjudged(item, "answer_rejected", str(error)))
+            if shadow := shadow_of(ref, decision.answers):
+                shadows[item.subject.id] = shadow
+        self.record.verdicts(decision, accepted, shadows)
+        self._unjudgeable(rejected)
+        cost = self.means.budget.cost(decision.model, decision.input_tokens, decision.output_tokens)
+        done = self.done
+        done.calls += 1
+        done.spend_usd += cost or 0
+        done.unpriced_calls += cost is None
+        done.judged += len(accepted)
+        done.left -= len(accepted)
+        self._count_fruit(len(accepted), rejected[0].detail if rejected else "")
+        self.progress(
+            f"{done.judged} items judged, {done.left} left, {done.calls} calls, "
+            f"{done.spend_usd:.4f} US dollars"
+            + (f" and {done.unpriced_calls} calls of unknown price" * bool(done.unpriced_calls))
+        )
+
+    def _unjudgeable(self, items: list[Unjudged]) -> None:
+        if items:
+            self.record.unjudged(items)
+        for each in items:
+            if each.reason == "too_large":
+                self.done.too_large += 1
+            else:
+                self.done.rejected += 1
+        self.done.left -= len(items)
+
+    def _count_fruit(self, accepted: int, reason: str) -> None:
+        self.fruitless = 0 if accepted else self.fruitless + 1
+        if self.fruitless >= FRUITLESS:
+            self._fail(
+                AnswerRejected(
+                    f"The judge gave no usable answer in {FRUITLESS} calls in a row ({reason}). "
+                    "What was judged stays; look at JEV_BASE_URL and JEV_MODEL."
+                )
+            )
+
+    def _fail(self, error: ForgettingError) -> None:
+        self.failure = self.failure or error
+        self.stop.set()
+
+    def _ask(self, batch: Batch) -> Decision:
+        """Send one call, again with full jitter while the judge is away and there is time.
+
+        The opt-in is read before each send, after every wait. Runs in a thread of its own.
+        """
+        means, user_id = self.means, self.partition.user_id
+
+        def send() -> Decision:
+            tenants.require_judgment(means.database, user_id)
+            return means.gateway.decide(batch.state, batch.questions)
+
+        began = means.clock.now()
+
+        def out_of_time(state: tenacity.RetryCallState) -> bool:
+            spent = (means.clock.now() - began).total_seconds() + state.upcoming_sleep
+            return self.stop.is_set() or spent > means.policy.retry_seconds
+
+        for attempt in tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(GatewayUnavailable),
+            stop=out_of_time,
+            wait=_pause,
+            sleep=partial(means.clock.sleep, until=self.stop),
+            reraise=True,
+        ):
+            with attempt:
+                pause = means.rate.take(batch.tokens, means.policy.retry_seconds)
+                means.clock.sleep(pause, until=self.stop)
+                if self.stop.is_set():
+                    raise GatewayUnavailable("Judging stopped before this call was sent.")
+                return means.budget.metered(
+                    user_id, FORGET_DECIDE, means.gateway.pinned_model, send
+                )
+        raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-def _worth_retrying(error: BaseException) -> bool:
-    return isinstance(error, GatewayUnavailable) and (error.retry_after or 0) <= LONGEST_WAIT
-
-
-def _wait(state: tenacity.RetryCallState) -> float:
+def _pause(state: tenacity.RetryCallState) -> float:
+    """Seconds before the next attempt: full jitter, on top of what the endpoint asked for."""
     error = state.outcome.exception() if state.outcome else None
     asked = error.retry_after if isinstance(error, GatewayUnavailable) else None
-    jitter = tenacity.wait_random_exponential(multiplier=0.5, max=LONGEST_WAIT)(state)
-    return jitter if asked is None else max(asked, jitter)
+    jitter = tenacity.wait_random_exponential(multiplier=0.5, max=LONGEST_PAUSE)(state)
+    return jitter + (asked or 0)

@@ -17,10 +17,16 @@ from resources.database import Database
 from resources.errors import ForgettingError
 
 
-def run_pass(console: Console, database: Database, partitions: Sequence[Partition]) -> None:
+def run_pass(
+    console: Console,
+    database: Database,
+    partitions: Sequence[Partition],
+    *,
+    rejudge: bool = False,
+) -> None:
     """Run the whole pass for each partition and print a table. Raises when one of them failed."""
     job = build_defs().resolve_job_def("forgetting_pass")
-    runs = [(each, instance.run_partition(job, each)) for each in partitions]
+    runs = [(each, instance.run_partition(job, each, rejudge=rejudge)) for each in partitions]
     table = Table(Column(no_wrap=True), *(each.tenant.slug for each in partitions))
     for name, figure in FIGURES.items():
         table.add_row(name, *(figure(each, run.metadata) for each, run in runs))
@@ -76,6 +82,7 @@ FIGURES: Mapping[str, Callable[[Partition, Said], str]] = {
     "stale in all": _figure("stale_candidates", "stale_total"),
     "pairs": _figure("conflict_pairs", "pairs"),
     "judged": _figure("judged_verdicts", "dagster/partition_row_count"),
+    "left for the next run": _figure("judged_verdicts", "items_left"),
     "proposed: archive": _figure("retention_proposals", "proposed_archive"),
     "proposed: supersede": _figure("retention_proposals", "proposed_supersede"),
     "proposed: conflict": _figure("retention_proposals", "proposed_conflict"),
@@ -85,7 +92,12 @@ FIGURES: Mapping[str, Callable[[Partition, Said], str]] = {
 }
 
 
-CHECKS = (invariant.ZERO_EPISODIC_COLLAPSE, invariant.CONSERVATION, invariant.BLAST_RADIUS)
+CHECKS = (
+    invariant.ZERO_EPISODIC_COLLAPSE,
+    invariant.CONSERVATION,
+    invariant.BLAST_RADIUS,
+    invariant.COMPLETE,
+)
 
 ASSETS = (
     "conflict_pairs",
@@ -100,5 +112,5 @@ def _passed(found: Mapping[tuple[str, str], bool], asset: str, check: str) -> st
     passed = found.get((asset, check))
     if passed is None:
         return "-"
-    failed = "warned" if check == invariant.BLAST_RADIUS else "FAILED"
+    failed = "warned" if check == invariant.COMPLETE else "FAILED"
     return "passed" if passed else failed

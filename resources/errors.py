@@ -15,7 +15,8 @@
     │   ├── UnknownTenant
     │   ├── RetiredTenant
     │   ├── InvalidSlug
-    │   └── JudgmentNotEnabled
+    │   ├── JudgmentNotEnabled
+    │   └── RowsHidden
     ├── PartitionError
     ├── ImportRefused
     ├── GatewayError
@@ -23,8 +24,11 @@
     │   ├── GatewayRefused
     │   ├── RequestTooLarge
     │   └── AnswerRejected
+    │       └── WrongModel
     ├── BudgetExceeded
+    ├── RateExceeded
     ├── InvariantViolated
+    │   └── BlastRadiusExceeded
     └── ReviewRefused
 
 A message says what is wrong and what to do next. It names slugs, ids, counts and settings, never
@@ -107,6 +111,10 @@ class JudgmentNotEnabled(TenantError):
     """The tenant has not opted in to judgment, so nothing is sent."""
 
 
+class RowsHidden(TenantError):
+    """The runtime role does not see all memories of the tenant, so nothing was selected."""
+
+
 class PartitionError(ForgettingError):
     """The partition cannot be materialized."""
 
@@ -151,8 +159,16 @@ class AnswerRejected(GatewayError):
     """The judge's answer breaks its contract, so nothing of it is used."""
 
 
+class WrongModel(AnswerRejected):
+    """The judge answered as another model than the pinned one, so nothing of it is used."""
+
+
 class BudgetExceeded(ForgettingError):
-    """The tenant's budget does not cover another call; what was judged stays."""
+    """The budget does not cover another call; what was judged stays."""
+
+
+class RateExceeded(ForgettingError):
+    """The token rate that all runs share is taken for too long; what was judged stays."""
 
 
 class InvariantViolated(ForgettingError):
@@ -164,6 +180,10 @@ class InvariantViolated(ForgettingError):
     def __init__(self, message: str | None = None, found: Sequence[tuple[str, str]] = ()) -> None:
         super().__init__(message)
         self.found = found
+
+
+class BlastRadiusExceeded(InvariantViolated):
+    """The verdicts of one run would end too much of a scope; nothing was proposed."""
 
 
 class ReviewRefused(ForgettingError):

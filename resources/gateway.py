@@ -20,11 +20,13 @@ from pydantic import PrivateAttr
 from resources import settings
 from resources.errors import (
     AnswerRejected,
+    ConfigurationError,
     GatewayRefused,
     GatewayUnavailable,
     MissingApiKey,
     RequestTooLarge,
     UnpinnedModel,
+    WrongModel,
 )
 
 MAX_STATE_CHARACTERS = 64_000
@@ -91,19 +93,24 @@ class JevGateway(Gateway):
         self.close()
 
     def connect(self) -> Self:
-        """Open the client. Raises MissingApiKey or UnpinnedModel."""
+        """Open the client. Raises MissingApiKey, UnpinnedModel or ConfigurationError."""
         key = settings.read().jev_api_key
         if key is None or not key.get_secret_value().strip():
             raise MissingApiKey()
         if not key.get_secret_value().isascii():
             raise MissingApiKey("JEV_API_KEY has characters that no key has: copy it again.")
         require_pinned(self.model)
-        self._client = httpx.Client(
-            base_url=self.base_url.rstrip("/"),
-            headers={"Authorization": f"Bearer {key.get_secret_value().strip()}"},
-            timeout=self.timeout_seconds,
-            follow_redirects=False,
-        )
+        try:
+            self._client = httpx.Client(
+                base_url=self.base_url.rstrip("/"),
+                headers={"Authorization": f"Bearer {key.get_secret_value().strip()}"},
+                timeout=self.timeout_seconds,
+                follow_redirects=False,
+            )
+        except httpx.InvalidURL:
+            raise ConfigurationError("JEV_BASE_URL is no address: write it as https://host.") from (
+                None
+            )
         return self
 
     def close(self) -> None:
@@ -133,6 +140,8 @@ class JevGateway(Gateway):
             raise GatewayUnavailable(
                 f"The judge at JEV_BASE_URL does not answer ({type(error).__name__})."
             ) from None
+        except httpx.DecodingError:
+            raise AnswerRejected("The judge's answer cannot be decoded.", billed=True) from None
         except httpx.HTTPError as error:
             # The request may have arrived, so it may have been judged and charged.
             raise GatewayUnavailable(
@@ -144,14 +153,16 @@ class JevGateway(Gateway):
 
     def _read(self, response: httpx.Response, questions: Questions) -> Decision:
         try:
-            body = json.loads(response.content, parse_constant=_no_constant)
+            body = json.loads(
+                response.content, parse_constant=_no_constant, object_pairs_hook=_each_once
+            )
         except (ValueError, RecursionError):
             raise AnswerRejected("The judge's answer is not JSON.", billed=True) from None
         expected = self.answer_model or self.model
         if not isinstance(body, dict) or not isinstance(body.get("answers"), dict):
             raise AnswerRejected("The judge's answer has no answers.", billed=True)
         if body.get("model") != expected:
-            raise AnswerRejected(
+            raise WrongModel(
                 f"The judge answered as another model than {expected}: pin JEV_MODEL to what the "
                 "endpoint serves, or name the model it answers as in JEV_ANSWER_MODEL.",
                 billed=True,
@@ -165,7 +176,7 @@ class JevGateway(Gateway):
             answers=body["answers"],
             input_tokens=_tokens(usage.get("input_tokens")),
             output_tokens=_tokens(usage.get("output_tokens")),
-            request_id=response.headers.get("x-typesafe-request-id"),
+            request_id=_request_id(response.headers),
         )
 
 
@@ -186,7 +197,7 @@ def refusal(response: httpx.Response) -> Exception:
             billed=status >= 500 and status not in (503, 529),
             retry_after=retry_after(response.headers, datetime.now(UTC)),
         )
-    if status == 413 or (status == 400 and "max_tokens_exceeded" in response.text):
+    if status == 413 or (status == 400 and _says_too_large(response)):
         return RequestTooLarge()
     hint = {
         401: "The key in JEV_API_KEY is wrong.",
@@ -212,11 +223,42 @@ def retry_after(headers: httpx.Headers, now: datetime) -> float | None:
         return None
 
 
+def _says_too_large(response: httpx.Response) -> bool:
+    """Whether a 400 is about size, by its code alone: its text may quote a memory."""
+    try:
+        body = json.loads(response.content)
+    except (ValueError, RecursionError):
+        return False
+    said = [body.get(name) for name in ("detail", "error")] if isinstance(body, dict) else []
+    codes = [
+        each.get(name)
+        for each in said
+        if isinstance(each, dict)
+        for name in ("error_type", "type", "code")
+    ]
+    return any(
+        isinstance(code, str) and code.startswith("max_tokens_exceeded") for code in said + codes
+    )
+
+
+def _request_id(headers: httpx.Headers) -> str | None:
+    """The endpoint's id of the call, unless it is something that no id is."""
+    found = headers.get("x-typesafe-request-id", "")
+    return found if re.fullmatch(r"[A-Za-z0-9._:/=+-]{1,128}", found) else None
+
+
 def _tokens(value: object) -> int | None:
     """A count that the usage table can hold, or None where the endpoint did not say one."""
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31:
         return value
     return None
+
+
+def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name occurs twice")
+    return found
 
 
 def _no_constant(name: str) -> float:

@@ -19,7 +19,12 @@ class Policy(dg.ConfigurableResource):  # type: ignore[type-arg]
     archive_threshold: float = 0.85
     supersede_threshold: float = 0.85
     conflict_threshold: float = 0.6
-    blast_radius: float = 0.4
+    calls_in_flight: int = 1
+    retry_seconds: float = 120.0
+    rejections: int = 3
+    shadow: bool = False
+    open_proposals: int = 500
+    blast_radius: float = 0.5
     blast_radius_least: int = 20
     sweep_window_days: int = 7
     sweep_batch: int = 500

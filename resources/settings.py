@@ -57,6 +57,9 @@ class Settings(BaseSettings):
     jev_answer_model: str | None = Field(
         None, description="the model an answer must name; without it JEV_MODEL"
     )
+    jev_timeout_seconds: float = Field(
+        60.0, gt=0, allow_inf_nan=False, description="seconds that one answer may take"
+    )
     forgetting_prices: dict[str, tuple[Price, Price]] = Field(
         {"jev-1.13.0": (0.042, 0.0), "scripted": (0.0, 0.0)},
         description="US dollars per million input and output tokens, by exact answer model; "
@@ -64,6 +67,45 @@ class Settings(BaseSettings):
     )
     forgetting_budget_usd: float = Field(
         10.0, ge=0, allow_inf_nan=False, description="US dollars a tenant may spend in 30 days"
+    )
+    forgetting_deployment_budget_usd: float = Field(
+        100.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="US dollars that judging may cost in 30 days for all tenants together",
+    )
+    forgetting_tokens_per_minute: int = Field(
+        1_000_000, ge=1, description="tokens a minute that all runs together send to the judge"
+    )
+    forgetting_calls_in_flight: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="judge calls that one run has under way at once; a killed run may pay for as "
+        "many twice",
+    )
+    forgetting_retry_seconds: float = Field(
+        120.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="seconds that one call is tried again while the judge is away; then the rest "
+        "waits for the next run",
+    )
+    forgetting_judge_shadow: bool = Field(
+        False, description="ask two more yes/no questions beside each pair, for the eval alone"
+    )
+    forgetting_open_proposals: int = Field(
+        500, ge=1, description="open proposals of a tenant at which judging, and spending, stops"
+    )
+    forgetting_blast_radius: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="share of a scope's verdicts in one run that may be other than keep; above it "
+        "nothing is proposed",
+    )
+    forgetting_blast_radius_least: int = Field(
+        20, ge=1, description="verdicts that a scope needs before its share counts"
     )
     forgetting_conflict_floors: dict[str, Cosine] = Field(
         {"demo-text-hash-1536": 0.72},

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
+from functools import cached_property
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -25,6 +26,7 @@ from resources.clock import Clock
 from resources.database import Database
 from resources.gateway import Decision, Gateway, Questions
 from resources.policy import Policy
+from resources.rate import TokenRate
 
 TODAY = datetime(2026, 9, 1, 12, tzinfo=UTC)
 DAY = date(2026, 8, 31)
@@ -310,6 +312,8 @@ class TestJudge(Gateway):
             model=self._model,
             answers={
                 ref: self._answer(items[ref], list(question["criteria"]))  # type: ignore[call-overload]
+                if question["type"] == "choice"
+                else {"type": "noul", "noul": 0.75}
                 for ref, question in questions.items()
             },
             input_tokens=1000,
@@ -336,9 +340,13 @@ class Pass:
     policy: Policy = field(default_factory=lambda: make_policy())
     now: datetime = TODAY
     cap_usd: float = 10.0
+    deployment_cap_usd: float = 100.0
+    tokens_per_minute: int = 1_000_000
+    lines: list[str] = field(default_factory=list)
 
-    @property
+    @cached_property
     def clock(self) -> Clock:
+        """It stands at ``now``, and moves only by what judging waits."""
         return Clock(fixed=self.now.isoformat())
 
     @property
@@ -347,6 +355,7 @@ class Pass:
             database=self.store.database,
             clock=self.clock,
             cap_usd=self.cap_usd,
+            deployment_cap_usd=self.deployment_cap_usd,
             prices={MODEL: [1.0, 1.0]},
         )
 
@@ -356,17 +365,18 @@ class Pass:
         chosen = pairs.select(database, partition, self.policy, self.now)
         return chosen, candidates.select(database, partition, self.policy, self.now)
 
-    def verdicts(self, partition: Partition) -> judging.Judged:
-        """Judge what was selected."""
-        return judging.judge(
-            self.store.database,
-            self.judge,
-            self.budget,
-            self.clock,
-            self.policy,
-            partition,
-            lambda line: None,
+    @property
+    def means(self) -> judging.Means:
+        """What judging needs of the outside."""
+        database = self.store.database
+        rate = TokenRate(
+            database=database, clock=self.clock, tokens_per_minute=self.tokens_per_minute
         )
+        return judging.Means(database, self.judge, self.budget, rate, self.clock, self.policy)
+
+    def verdicts(self, partition: Partition, *, rejudge: bool = False) -> judging.Judged:
+        """Judge what was selected."""
+        return judging.judge(self.means, partition, self.lines.append, rejudge=rejudge)
 
     def proposals(self, partition: Partition) -> proposals.WrittenProposals:
         """Write the proposals of what was judged."""

@@ -51,13 +51,14 @@ def conflict_pairs(
     index of similar pairs is brought up to date for what changed since the tenant's last mining. A
     pair is here when its cosine is at or above the floor of its embedding model, nobody linked or
     judged it since either side changed, and neither side waits for a human. Pairs with a stale
-    older side come first; each memory is in one pair at most; 40 a day.
+    older side come first; each memory is in one pair at most; 40 a day. It fails when the runtime
+    role sees fewer memories of the tenant than there are.
     """
     if off := flag.why_pass_is_off():
         context.log.info(off)
         return
     found: list[pairs.DuePair] = []
-    total, mined_memories, mined_pairs = 0, 0, 0
+    total, seen, mined_memories, mined_pairs = 0, 0, 0, 0
     for partition in (partitions := list(selected(context, database, clock))):
         if not partition.tenant.judgment_enabled:
             context.log.info(f"{partition.tenant.slug} is not opted in: no memory was read.")
@@ -65,6 +66,7 @@ def conflict_pairs(
         chosen = pairs.select(database, partition, policy, clock.now())
         found += chosen.pairs
         total += chosen.total
+        seen += chosen.memories
         mined_memories += chosen.mined.memories
         mined_pairs += chosen.mined.pairs
         if nowhere := chosen.mined.directionless:
@@ -81,6 +83,7 @@ def conflict_pairs(
             "dagster/column_lineage": LINEAGE,
             "pairs": len(found),
             "pairs_at_or_above_floor": total,
+            "memories_seen": seen,
             "memories_mined": mined_memories,
             "similar_pairs_mined": mined_pairs,
             "pairs_with_stale_older_side": sum(pair.older_is_stale for pair in found),

@@ -4,11 +4,12 @@ from collections import Counter
 from collections.abc import Iterator
 
 import dagster as dg
+from pydantic import Field
 
 from forgetting_assets import metadata
 from forgetting_assets.assets.conflict_pairs import conflict_pairs
 from forgetting_assets.assets.stale_candidates import stale_candidates
-from forgetting_assets.judge import Judged, judge
+from forgetting_assets.judge import Judged, Means, judge
 from forgetting_assets.partitions import daily_tenant, selected
 from forgetting_assets.store import verdicts
 from resources.budget import Budget
@@ -17,6 +18,7 @@ from resources.database import Database
 from resources.flag import Flag
 from resources.gateway import Gateway
 from resources.policy import Policy
+from resources.rate import TokenRate
 
 TABLE = "forgetting.judged_verdicts"
 
@@ -28,6 +30,16 @@ LINEAGE = metadata.lineage(
         "related_memory_id": [("stale_candidates", "newer_ids"), ("conflict_pairs", "newer_id")],
     }
 )
+
+
+class Judging(dg.Config):
+    """How a run judges; set it in the launchpad or by `forgetting run --rejudge`."""
+
+    rejudge: bool = Field(
+        False,
+        description="Ask about every item again, though its input and the model are unchanged. "
+        "It is paid for again, and the earlier verdicts stay in the table.",
+    )
 
 
 @dg.asset(
@@ -44,9 +56,11 @@ LINEAGE = metadata.lineage(
 )
 def judged_verdicts(
     context: dg.AssetExecutionContext,
+    config: Judging,
     database: Database,
     gateway: dg.ResourceParam[Gateway],
     budget: Budget,
+    rate: TokenRate,
     flag: Flag,
     policy: Policy,
     clock: Clock,
@@ -55,18 +69,18 @@ def judged_verdicts(
 
     The judge reads batches of at most 12 items and answers one choice question an item; the
     verdict's probability is the chosen answer's own. The tenant's opt-in is read before every send,
-    every call is metered, and each batch is committed as it returns. A verdict is never asked for
-    twice for the same input and model, so a partition materialized again costs nothing.
+    every call is metered, and each call's verdicts are committed as it returns. A verdict is not
+    asked for twice for the same input and model, so a partition materialized again costs nothing.
+    What the judge, the budget or the queue of proposals leaves over waits for the next run.
     """
     if off := flag.why_pass_is_off():
         context.log.info(off)
         return
+    means = Means(database, gateway, budget, rate, clock, policy)
     done: list[Judged] = []
     for partition in (partitions := list(selected(context, database, clock))):
         if partition.tenant.judgment_enabled:
-            done.append(
-                judge(database, gateway, budget, clock, policy, partition, context.log.info)
-            )
+            done.append(judge(means, partition, context.log.info, rejudge=config.rejudge))
     if not partitions:
         return
     outcomes = sum((each.outcomes for each in done), Counter[str]())
@@ -91,7 +105,11 @@ def judged_verdicts(
             "reused": sum(each.reused for each in done),
             "answers_rejected": sum(each.rejected for each in done),
             "items_too_large": sum(each.too_large for each in done),
+            "items_unjudgeable": sum(each.unjudgeable for each in done),
+            "items_left": sum(each.left for each in done),
+            "partial": any(each.stopped for each in done),
             "calls": sum(each.calls for each in done),
+            "lost_calls": sum(each.lost_calls for each in done),
             "unpriced_calls": sum(each.unpriced_calls for each in done),
             "spend_usd": float(sum(each.spend_usd for each in done)),
             "stopped": [each.stopped for each in done if each.stopped],

@@ -1,4 +1,4 @@
-"""Zero episodic collapse on each asset, conservation of the archive, and the blast radius."""
+"""Zero episodic collapse on each asset, conservation of the archive, and how a judging went."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -22,9 +22,13 @@ A violation stops the run; its ids and reasons are in forgetting.invariant_resul
 CONSERVED = """Archiving loses nothing: every entry that this partition archived is still there by
 its id, with exactly the bytes it was archived with. A violation stops the run."""
 
-RADIUS = """One run does not end too much of a scope at once: at most the policy's blast_radius of
-a scope's live memories get a verdict other than keep. More than that looks like a judge gone wrong,
-so look at the proposals before you accept any. It warns and stops nothing."""
+RADIUS = """One run does not end too much of a scope at once: at most the share blast_radius of a
+scope's verdicts is other than keep. More than that looks like a judge gone wrong, so it stops the
+run before anything is proposed; retention_proposals verifies it again for itself."""
+
+COMPLETE = """Every item of the partition has a verdict. It warns when some have none: the judge was
+away, the budget was spent, the queue of proposals is full, or they cannot be judged. What can be is
+judged by the next run."""
 
 
 def _none(_policy: Policy) -> Mapping[str, float]:
@@ -32,7 +36,7 @@ def _none(_policy: Policy) -> Mapping[str, float]:
 
 
 def checks() -> Iterator[dg.AssetChecksDefinition]:
-    """Every check of the pass; all but the blast radius block."""
+    """Every check of the pass; all but the one on completeness block."""
     for asset, what in (
         (conflict_pairs, "Here: no side of a pair is an event or a note."),
         (stale_candidates, "Here: no candidate and no neighbour is an event or a note."),
@@ -48,12 +52,14 @@ def checks() -> Iterator[dg.AssetChecksDefinition]:
         )
     yield _check(archival_sweep, invariant.CONSERVATION, "losses_of_archive", CONSERVED)
     yield _check(
-        retention_proposals,
+        judged_verdicts,
         invariant.BLAST_RADIUS,
-        "scopes_over_blast_radius",
+        invariant.RADIUS_LOOK,
         RADIUS,
-        lambda policy: {"bound": policy.blast_radius, "least": policy.blast_radius_least},
-        blocking=False,
+        invariant.radius,
+    )
+    yield _check(
+        judged_verdicts, invariant.COMPLETE, "items_without_verdict", COMPLETE, blocking=False
     )
 
 

@@ -42,6 +42,7 @@ class ScriptedGateway(Gateway):
             answers={
                 ref: _answer(items[ref], list(_offered(question)))
                 for ref, question in questions.items()
+                if question["type"] == "choice"  # it has nothing to say to shadow questions
             },
             input_tokens=len(state) // 4,
             output_tokens=2 * len(questions),

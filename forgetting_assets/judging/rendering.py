@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from forgetting_assets.judging import shadow
 from forgetting_assets.judging.items import Choice, Item, Memory, Pair, Single
 
 JUDGED_CONTENT = 1_200
@@ -32,8 +33,13 @@ _UNSAFE = re.compile("[\u2028\u2029\ud800-\udfff\x7f-\x9f]")
 _BACKTICKS = re.compile("`+")
 
 
-def render(items: Sequence[Item], as_of: datetime) -> tuple[str, dict[str, dict[str, object]]]:
-    """The state and the questions for ``items``, in order; questions are keyed by item ref."""
+def render(
+    items: Sequence[Item], as_of: datetime, *, with_shadow: bool = False
+) -> tuple[str, dict[str, dict[str, object]]]:
+    """The state and the questions for ``items``, in order; questions are keyed by item ref.
+
+    ``with_shadow`` puts the shadow questions of each pair beside its own.
+    """
     refs = refs_of(items)
     block = _json(
         {
@@ -41,10 +47,11 @@ def render(items: Sequence[Item], as_of: datetime) -> tuple[str, dict[str, dict[
             "items": [_item(item, ref) for item, ref in zip(items, refs, strict=True)],
         }
     )
-    questions = {
-        ref: question(item, ref, index)
-        for index, (item, ref) in enumerate(zip(items, refs, strict=True))
-    }
+    questions: dict[str, dict[str, object]] = {}
+    for index, (item, ref) in enumerate(zip(items, refs, strict=True)):
+        questions[ref] = question(item, ref, index)
+        if with_shadow and isinstance(item, Pair):
+            questions |= shadow.questions(ref, index)
     return PREAMBLE + fence(block), questions
 
 

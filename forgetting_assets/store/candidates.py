@@ -8,7 +8,7 @@ from uuid import UUID
 
 import sql
 from forgetting_assets.partition import Partition
-from forgetting_assets.store import mining
+from forgetting_assets.store import mining, tenants
 from resources.database import Database
 from resources.policy import Policy
 
@@ -41,16 +41,18 @@ def select(
     """Write the partition's stale singles, stalest first, up to the cap.
 
     Reads the partition's pairs to mark the singles they cover, so pairs come first. What changed
-    since is mined, as a similar newer memory opens a settled one again. Raises FloorMissing and
-    UnusableVectors, and then nothing is written.
+    since is mined, as a similar newer memory opens a settled one again. Raises RowsHidden,
+    FloorMissing and UnusableVectors, and then nothing is written.
     """
     with database.tenant(partition.user_id, exclusive=True) as tx:
+        tenants.require_every_row(tx, partition.tenant.slug)
         mining.update(tx, partition.tenant.slug, policy.conflict_floors, now)
         rows = tx.rows(
             QUERIES["select_stale_singles"],
             run_date=partition.run_date,
             as_of=partition.as_of,
             stale_before=partition.as_of - policy.stale_window,
+            rejections=policy.rejections,
             models=list(policy.conflict_floors),
             floors=list(policy.conflict_floors.values()),
             cap=policy.single_cap,

@@ -16,13 +16,17 @@ from uuid import UUID
 import sql
 from forgetting_assets.partition import Partition
 from resources.database import Database, TenantTransaction
-from resources.errors import InvariantViolated
+from resources.errors import BlastRadiusExceeded, InvariantViolated
+from resources.policy import Policy
 
 QUERIES = sql.load("invariant")
 
 ZERO_EPISODIC_COLLAPSE = "zero_episodic_collapse"
 CONSERVATION = "archive_is_conserved"
 BLAST_RADIUS = "blast_radius"
+COMPLETE = "every_item_is_judged"
+
+RADIUS_LOOK = "scopes_over_blast_radius"
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,23 @@ def require(tx: TenantTransaction, partition: Partition, *looks: str) -> None:
             )
 
 
+def require_radius(tx: TenantTransaction, partition: Partition, policy: Policy) -> None:
+    """Raise BlastRadiusExceeded when the partition's verdicts would end too much of a scope."""
+    if found := violations(tx, partition, RADIUS_LOOK, **radius(policy)):
+        scopes = "; ".join(f"{each.id}: {each.reason}" for each in found[:5])
+        raise BlastRadiusExceeded(
+            f"Nothing is proposed for {partition.tenant.slug} on {partition.run_date}: {scopes}. "
+            "Look at forgetting.verdicts of that day; if they are right, run the day again with a "
+            "larger FORGETTING_BLAST_RADIUS, which costs nothing.",
+            [(str(each.id), each.reason) for each in found],
+        )
+
+
+def radius(policy: Policy) -> dict[str, float]:
+    """What the look for the blast radius is asked with."""
+    return {"bound": policy.blast_radius, "least": policy.blast_radius_least}
+
+
 @contextmanager
 def kept(
     database: Database, partition: Partition, asset: str, *, run_id: str, now: datetime
@@ -68,11 +89,12 @@ def kept(
         yield
     except InvariantViolated as violated:
         found = [Violation(id_, reason) for id_, reason in violated.found]
+        radius_passed = isinstance(violated, BlastRadiusExceeded)
         record(
             database,
             partition,
             asset,
-            ZERO_EPISODIC_COLLAPSE,
+            BLAST_RADIUS if radius_passed else ZERO_EPISODIC_COLLAPSE,
             found or [Violation(asset, str(violated))],
             run_id=run_id,
             checked_at=now,

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import sql
 from forgetting_assets.partition import Partition
-from forgetting_assets.store import mining
+from forgetting_assets.store import mining, tenants
 from forgetting_assets.store.mining import Mined
 from resources.database import Database, TenantTransaction
 from resources.policy import Policy
@@ -36,11 +36,15 @@ class DuePair:
 
 @dataclass(frozen=True)
 class SelectedPairs:
-    """What a partition takes, how many pairs it could, and what was mined for it."""
+    """What a partition takes, how many pairs it could, and what was mined for it.
+
+    ``memories`` is how many the tenant has, each of which was seen.
+    """
 
     pairs: list[DuePair]
     total: int
     mined: Mined
+    memories: int
 
 
 def select(
@@ -48,15 +52,17 @@ def select(
 ) -> SelectedPairs:
     """Write the partition's pairs: best first, each memory in one pair at most, up to the cap.
 
-    Mines what changed first. Raises FloorMissing and UnusableVectors, and then nothing is written.
+    Mines what changed first. Raises RowsHidden, FloorMissing and UnusableVectors, and then nothing
+    is written.
     """
     with database.tenant(partition.user_id, exclusive=True) as tx:
+        memories = tenants.require_every_row(tx, partition.tenant.slug)
         mined = mining.update(tx, partition.tenant.slug, policy.conflict_floors, now)
         pairs = disjoint(due(tx, partition, policy), policy.pair_cap)
         tx.run(QUERIES["clear_pairs"], run_date=partition.run_date)
         for rank, pair in enumerate(pairs, start=1):
             tx.run(QUERIES["insert_pair"], run_date=partition.run_date, rank=rank, **vars(pair))
-    return SelectedPairs(pairs, pairs[0].total if pairs else 0, mined)
+    return SelectedPairs(pairs, pairs[0].total if pairs else 0, mined, memories)
 
 
 def due(tx: TenantTransaction, partition: Partition, policy: Policy) -> Iterator[DuePair]:
@@ -66,6 +72,7 @@ def due(tx: TenantTransaction, partition: Partition, policy: Policy) -> Iterator
         run_date=partition.run_date,
         as_of=partition.as_of,
         stale_before=partition.as_of - policy.stale_window,
+        rejections=policy.rejections,
         models=list(policy.conflict_floors),
         floors=list(policy.conflict_floors.values()),
     )

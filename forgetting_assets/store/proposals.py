@@ -37,7 +37,7 @@ def write(
     """Write a proposal for each verdict of the partition that has none yet, and verify.
 
     Surest first, so that of two verdicts that contradict each other the surer one is proposed.
-    Raises InvariantViolated, and then nothing is written.
+    Raises InvariantViolated, BlastRadiusExceeded among them, and then nothing is written.
     """
     done = WrittenProposals()
     with database.tenant(partition.user_id, exclusive=True) as tx:
@@ -56,6 +56,7 @@ def write(
                         continue
                     status = "dismissed"
             done.written += tx.run(QUERIES["insert_proposal"], id=row.id, status=status, now=now)
+        invariant.require_radius(tx, partition, policy)
         invariant.require(
             tx,
             partition,
@@ -71,6 +72,12 @@ def write(
                 done.proposed[row.action] += row.proposals
         done.open_in_all = tx.one(QUERIES["count_open"]).proposals
     return done
+
+
+def count_open(database: Database, partition: Partition) -> int:
+    """How many proposals of the tenant wait for a human."""
+    with database.tenant(partition.user_id) as tx:
+        return int(tx.one(QUERIES["count_open"]).proposals)
 
 
 def preview(database: Database, partition: Partition) -> list[dict[str, str | float]]:

@@ -10,8 +10,8 @@ import sqlalchemy as sa
 
 import sql
 from forgetting_assets.partition import Tenant, require_slug
-from resources.database import Database
-from resources.errors import JudgmentNotEnabled, RetiredTenant, UnknownTenant
+from resources.database import Database, TenantTransaction
+from resources.errors import JudgmentNotEnabled, RetiredTenant, RowsHidden, UnknownTenant
 
 QUERIES = sql.load("tenants")
 
@@ -84,6 +84,21 @@ def require_judgment(database: Database, user_id: UUID) -> None:
         enabled = connection.execute(QUERIES["read_judgment_consent"], {"user_id": user_id})
         if not enabled.scalar_one_or_none():
             raise JudgmentNotEnabled()
+
+
+def require_every_row(tx: TenantTransaction, slug: str) -> int:
+    """The number of the tenant's memories. Raises RowsHidden unless this role sees all of them.
+
+    What silently sees fewer would select fewer and say nothing.
+    """
+    count = tx.one(QUERIES["count_memories"])
+    if count.seen != count.present:
+        raise RowsHidden(
+            f"The runtime role sees {count.seen} of the {count.present} memories of {slug}, so "
+            "nothing was selected: look for a policy or a grant on memories that hides some."
+        )
+    seen: int = count.seen
+    return seen
 
 
 def _tenant(row: sa.Row[Any]) -> Tenant:

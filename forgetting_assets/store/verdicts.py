@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
 import sql
 from forgetting_assets.judging.items import Item, Memory, Pair, Single
 from forgetting_assets.judging.rendering import digest
+from forgetting_assets.judging.shadow import Shadow
 from forgetting_assets.judging.verdicts import Verdict
 from forgetting_assets.partition import Partition
 from resources.database import Database, TenantTransaction
@@ -77,18 +79,131 @@ def reuse(
     return open_items, len(elsewhere)
 
 
-def record(
+@dataclass(frozen=True)
+class Unjudged:
+    """An item that was put to the judge and got no verdict: ``too_large`` or ``answer_rejected``.
+
+    ``detail`` says what was wrong, without content.
+    """
+
+    item: Item
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Record:
+    """Where the results of one judging are written down: its partition, model and time.
+
+    ``asking`` numbers the times that the partition's items were asked about on purpose.
+    """
+
+    database: Database
+    partition: Partition
+    model: str
+    judged_at: datetime
+    asking: int = 1
+
+    def verdicts(
+        self, decision: Decision, given: Sequence[Verdict], shadows: Mapping[UUID, Shadow]
+    ) -> None:
+        """Commit the verdicts of one call; ``shadows`` are by the id of a pair's older memory."""
+        with self.database.tenant(self.partition.user_id) as tx:
+            for verdict in given:
+                id_ = self._insert(tx, decision, verdict)
+                shadow = shadows.get(verdict.item.subject.id)
+                if id_ and shadow:
+                    tx.run(QUERIES["insert_shadow"], verdict_id=id_, **vars(shadow))
+
+    def unjudged(self, items: Sequence[Unjudged]) -> None:
+        """Commit what got no verdict."""
+        with self.database.tenant(self.partition.user_id) as tx:
+            for each in items:
+                tx.run(
+                    QUERIES["insert_unjudged"],
+                    run_date=self.partition.run_date,
+                    memory_id=each.item.subject.id,
+                    newer_id=each.item.newer.id if isinstance(each.item, Pair) else None,
+                    input_digest=digest(each.item),
+                    model=self.model,
+                    reason=each.reason,
+                    detail=each.detail,
+                    recorded_at=self.judged_at,
+                )
+
+    def _insert(self, tx: TenantTransaction, decision: Decision, verdict: Verdict) -> UUID | None:
+        item, subject, related = verdict.item, verdict.item.subject, verdict.related
+        newer: UUID | None = item.newer.id if isinstance(item, Pair) else None
+        inserted = tx.first(
+            QUERIES["insert_verdict"],
+            run_date=self.partition.run_date,
+            kind="pair" if isinstance(item, Pair) else "single",
+            memory_id=subject.id,
+            newer_id=newer,
+            newer_ids=[] if isinstance(item, Pair) else [each.id for each in item.newer],
+            memory_type=subject.memory_type,
+            verdict=verdict.action,
+            related_memory_id=related.id if related else None,
+            answer_key=verdict.answer_key,
+            probability=verdict.probability,
+            probabilities=json.dumps(verdict.probabilities),
+            model=self.model,
+            answer_model=decision.model,
+            input_digest=digest(item),
+            memory_content_hash=subject.content_hash,
+            memory_freshness=subject.freshness,
+            related_content_hash=related.content_hash if related else None,
+            related_freshness=related.freshness if related else None,
+            request_id=decision.request_id,
+            judged_at=self.judged_at,
+            asking=self.asking,
+        )
+        return inserted.id if inserted else None
+
+
+def next_asking(database: Database, partition: Partition) -> int:
+    """The number under which the partition's items are asked about once more, 1 at first."""
+    with database.tenant(partition.user_id) as tx:
+        return int(tx.one(QUERIES["next_asking"], run_date=partition.run_date).asking)
+
+
+@dataclass(frozen=True)
+class Docket:
+    """The items that a judging asks about, by how: together, alone, or not at all.
+
+    ``suspects`` had an answer rejected before, so that none takes its neighbours with it;
+    ``unjudgeable`` ones are left alone.
+    """
+
+    together: list[Item]
+    suspects: list[Item]
+    unjudgeable: list[Item]
+
+
+def sort(
     database: Database,
     partition: Partition,
     model: str,
-    decision: Decision,
-    verdicts: Sequence[Verdict],
-    judged_at: datetime,
-) -> None:
-    """Commit the verdicts of one batch."""
+    items: Sequence[Item],
+    *,
+    since: datetime,
+    rejections: int,
+) -> Docket:
+    """Sort items by what stood against exactly them, with this model, ``since`` a moment."""
+    digests = {digest(item): item for item in items}
     with database.tenant(partition.user_id) as tx:
-        for verdict in verdicts:
-            _insert(tx, partition, model, decision, verdict, judged_at)
+        rows = tx.rows(QUERIES["find_unjudged"], model=model, since=since, digests=list(digests))
+    against = {row.input_digest: row for row in rows}
+    docket = Docket([], [], [])
+    for key, item in digests.items():
+        before = against.get(key)
+        if before is None:
+            docket.together.append(item)
+        elif before.too_large or before.rejections >= rejections:
+            docket.unjudgeable.append(item)
+        else:
+            docket.suspects.append(item)
+    return docket
 
 
 def count(database: Database, partition: Partition) -> Mapping[str, int]:
@@ -112,38 +227,3 @@ def preview(database: Database, partition: Partition) -> list[dict[str, Cell]]:
         }
         for row in rows
     ]
-
-
-def _insert(
-    tx: TenantTransaction,
-    partition: Partition,
-    model: str,
-    decision: Decision,
-    verdict: Verdict,
-    judged_at: datetime,
-) -> None:
-    item, subject, related = verdict.item, verdict.item.subject, verdict.related
-    newer: UUID | None = item.newer.id if isinstance(item, Pair) else None
-    tx.run(
-        QUERIES["insert_verdict"],
-        run_date=partition.run_date,
-        kind="pair" if isinstance(item, Pair) else "single",
-        memory_id=subject.id,
-        newer_id=newer,
-        newer_ids=[] if isinstance(item, Pair) else [each.id for each in item.newer],
-        memory_type=subject.memory_type,
-        verdict=verdict.action,
-        related_memory_id=related.id if related else None,
-        answer_key=verdict.answer_key,
-        probability=verdict.probability,
-        probabilities=json.dumps(verdict.probabilities),
-        model=model,
-        answer_model=decision.model,
-        input_digest=digest(item),
-        memory_content_hash=subject.content_hash,
-        memory_freshness=subject.freshness,
-        related_content_hash=related.content_hash if related else None,
-        related_freshness=related.freshness if related else None,
-        request_id=decision.request_id,
-        judged_at=judged_at,
-    )

@@ -6,7 +6,22 @@
 -- the newer memory it names, moves past it, or until there is a newer memory that is similar to it
 -- and was created after the verdict's day, so that the judge did not see it. This partition's own
 -- verdicts and proposals settle nothing.
-WITH newest_blockers AS MATERIALIZED (
+WITH unjudgeable AS MATERIALIZED (
+    -- What no call can hold, or what was answered against the contract again and again, in other
+    -- partitions, until it changes or that is long past.
+    SELECT
+        u.memory_id,
+        max(u.recorded_at) AS recorded_at
+    FROM forgetting.unjudged_items AS u
+    WHERE
+        u.user_id = :user_id AND u.run_date <> :run_date
+        AND u.recorded_at > :stale_before
+        AND u.newer_id IS NULL
+    GROUP BY u.memory_id, u.input_digest, u.model
+    HAVING bool_or(u.reason = 'too_large') OR count(*) >= :rejections
+),
+
+newest_blockers AS MATERIALIZED (
     SELECT DISTINCT ON (m.scope, m.embedding_model)
         m.scope,
         m.embedding_model,
@@ -90,6 +105,11 @@ unsettled AS (
                         AND n.created_at > CAST(v.run_date + 1 AS timestamp) AT TIME ZONE 'UTC'
                         AND n.created_at <= :as_of
                 )
+        )
+        AND NOT EXISTS (
+            SELECT 1
+            FROM unjudgeable AS u
+            WHERE u.memory_id = s.id AND u.recorded_at > s.freshness
         )
         -- A blocker can only be kept or contradicted, so without a newer one there is no question.
         AND (

@@ -104,36 +104,35 @@ WHERE
     );
 
 -- name: scopes_over_blast_radius
--- Scopes in which this partition's verdicts would end more than :bound of the live memories that can
--- be judged. Scopes of fewer than :least such memories are too small for a share to mean anything.
-WITH live AS (
-    SELECT
-        m.scope,
-        count(*) AS memories
-    FROM forgetting.live_memories AS m
-    WHERE
-        m.user_id = :user_id
-        AND m.memory_type IN ('decision', 'preference', 'blocker', 'fact')
-    GROUP BY m.scope
-),
-
-ending AS (
-    SELECT
-        m.scope,
-        count(DISTINCT m.id) AS memories
-    FROM forgetting.standing_verdicts AS s
-    INNER JOIN memories AS m ON s.user_id = m.user_id AND s.memory_id = m.id
-    WHERE s.user_id = :user_id AND s.run_date = :run_date AND s.verdict <> 'keep'
-    GROUP BY m.scope
-)
-
+-- Scopes in which more than :bound of the partition's verdicts are other than keep. Fewer than :least
+-- verdicts are too few for a share to mean anything.
 SELECT
-    l.scope AS id,
-    e.memories || ' of ' || l.memories || ' live memories got a verdict other than keep' AS reason
-FROM live AS l
-INNER JOIN ending AS e ON l.scope = e.scope
-WHERE l.memories >= :least AND e.memories > :bound * l.memories
-ORDER BY l.scope;
+    m.scope AS id,
+    count(*) FILTER (WHERE s.verdict <> 'keep') || ' of ' || count(*)
+    || ' verdicts are other than keep' AS reason
+FROM forgetting.standing_verdicts AS s
+INNER JOIN memories AS m ON s.user_id = m.user_id AND s.memory_id = m.id
+WHERE s.user_id = :user_id AND s.run_date = :run_date
+GROUP BY m.scope
+HAVING count(*) >= :least AND count(*) FILTER (WHERE s.verdict <> 'keep') > :bound * count(*)
+ORDER BY m.scope;
+
+-- name: items_without_verdict
+-- Items of the partition that have no verdict: they wait for the next run, or cannot be judged.
+SELECT
+    i.memory_id AS id,
+    'no verdict yet' AS reason
+FROM forgetting.items AS i
+WHERE
+    i.user_id = :user_id AND i.run_date = :run_date
+    AND NOT EXISTS (
+        SELECT 1
+        FROM forgetting.judged_verdicts AS v
+        WHERE
+            v.user_id = :user_id AND v.run_date = :run_date AND v.memory_id = i.memory_id
+            AND v.newer_id IS NOT DISTINCT FROM i.newer_id
+    )
+ORDER BY i.memory_id;
 
 -- name: insert_result
 -- The durable record of one check on one partition.

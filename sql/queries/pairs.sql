@@ -5,7 +5,23 @@
 -- Every similar pair at or above its floor that may be judged in this partition, best first, with how
 -- many there are. All conditions stand inside the statement, so that a caller's cap is never used up
 -- by pairs that are settled.
-WITH waiting AS (
+WITH unjudgeable AS MATERIALIZED (
+    -- What no call can hold, or what was answered against the contract again and again, in other
+    -- partitions, until it changes or that is long past.
+    SELECT
+        u.memory_id,
+        u.newer_id,
+        max(u.recorded_at) AS recorded_at
+    FROM forgetting.unjudged_items AS u
+    WHERE
+        u.user_id = :user_id AND u.run_date <> :run_date
+        AND u.recorded_at > :stale_before
+        AND u.newer_id IS NOT NULL
+    GROUP BY u.memory_id, u.newer_id, u.input_digest, u.model
+    HAVING bool_or(u.reason = 'too_large') OR count(*) >= :rejections
+),
+
+waiting AS (
     -- A memory of an open proposal waits for the human; this partition's own do not count.
     SELECT w.memory_id
     FROM forgetting.waiting_memories AS w
@@ -76,6 +92,13 @@ WHERE
         INNER JOIN consolidation_proposals AS c
             ON c.user_id = :user_id AND way.from_id = c.from_id AND way.to_id = c.to_id
         OFFSET 0 -- noqa: AM09
+    )
+    AND NOT EXISTS (
+        SELECT 1
+        FROM unjudgeable AS u
+        WHERE
+            u.memory_id = p.older_id AND u.newer_id = p.newer_id
+            AND u.recorded_at > greatest(p.older_freshness, p.newer_freshness)
     )
     -- Settled: this very pair was judged in another partition, later than both freshnesses, and
     -- written down as a proposal, be it a dismissed one.

@@ -50,3 +50,13 @@ WHERE slug = :slug;
 SELECT t.judgment_enabled AND t.retired_at IS NULL AS enabled
 FROM tenants AS t
 WHERE t.user_id = :user_id;
+
+-- name: count_memories
+-- How many of the tenant's memories this role sees, and how many its owner counts, at one moment.
+SELECT
+    (
+        SELECT count(*)
+        FROM memories AS m
+        WHERE m.user_id = :user_id
+    ) AS seen,
+    forgetting.count_as_owner(:user_id) AS present;

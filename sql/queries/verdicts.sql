@@ -96,23 +96,57 @@ SELECT
     v.id AS reused_from
 FROM forgetting.judged_verdicts AS v
 WHERE v.user_id = :user_id AND v.id = :id
-ON CONFLICT (user_id, run_date, memory_id, input_digest, model) DO NOTHING;
+ON CONFLICT (user_id, run_date, memory_id, input_digest, model, asking) DO NOTHING;
 
 -- name: insert_verdict
--- One verdict of the judge.
+-- One verdict of the judge, and its id.
 INSERT INTO forgetting.judged_verdicts (
     run_date, user_id, kind, memory_id, newer_id, newer_ids, memory_type, verdict, related_memory_id,
     answer_key, probability, probabilities, model, answer_model, input_digest,
     memory_content_hash, memory_freshness, related_content_hash, related_freshness, request_id,
-    judged_at
+    judged_at, asking
 )
 VALUES (
     :run_date, :user_id, :kind, :memory_id, :newer_id, :newer_ids, :memory_type, :verdict,
     :related_memory_id, :answer_key, :probability, CAST(:probabilities AS jsonb), :model,
     :answer_model, :input_digest, :memory_content_hash, :memory_freshness,
-    :related_content_hash, :related_freshness, :request_id, :judged_at
+    :related_content_hash, :related_freshness, :request_id, :judged_at, :asking
 )
-ON CONFLICT (user_id, run_date, memory_id, input_digest, model) DO NOTHING;
+ON CONFLICT (user_id, run_date, memory_id, input_digest, model, asking) DO NOTHING
+RETURNING id;
+
+-- name: insert_shadow
+-- What the judge said to the shadow questions beside a verdict.
+INSERT INTO forgetting.shadow_answers (user_id, verdict_id, same_matter, one_outdated)
+VALUES (:user_id, :verdict_id, :same_matter, :one_outdated);
+
+-- name: next_asking
+-- The number under which the partition's items are asked about once more.
+SELECT coalesce(max(v.asking), 0) + 1 AS asking
+FROM forgetting.judged_verdicts AS v
+WHERE v.user_id = :user_id AND v.run_date = :run_date;
+
+-- name: insert_unjudged
+-- An item that was put to the judge and got no verdict.
+INSERT INTO forgetting.unjudged_items (
+    run_date, user_id, memory_id, newer_id, input_digest, model, reason, detail, recorded_at
+)
+VALUES (
+    :run_date, :user_id, :memory_id, :newer_id, :input_digest, :model, :reason, :detail, :recorded_at
+);
+
+-- name: find_unjudged
+-- What stood against exactly these inputs with this model since a moment.
+SELECT
+    u.input_digest,
+    bool_or(u.reason = 'too_large') AS too_large,
+    count(*) FILTER (WHERE u.reason = 'answer_rejected') AS rejections
+FROM forgetting.unjudged_items AS u
+WHERE
+    u.user_id = :user_id AND u.model = :model
+    AND u.recorded_at > :since
+    AND u.input_digest = ANY(:digests)
+GROUP BY u.input_digest;
 
 -- name: count_verdicts
 -- The partition's verdicts by kind and outcome.

@@ -2,29 +2,6 @@
 -- looked up item by item: a day is unknown to the statistics while it runs, and joined the other way
 -- round the items would be gathered anew for each verdict.
 CREATE OR REPLACE VIEW forgetting.standing_verdicts WITH (security_invoker = TRUE) AS
-WITH items AS (
-    SELECT
-        cp.user_id,
-        cp.run_date,
-        cp.older_id AS memory_id,
-        cp.newer_id
-    FROM forgetting.conflict_pairs AS cp
-    UNION ALL
-    SELECT
-        sc.user_id,
-        sc.run_date,
-        sc.memory_id,
-        CAST(NULL AS uuid) AS newer_id
-    FROM forgetting.stale_candidates AS sc
-    WHERE NOT EXISTS (
-        SELECT 1
-        FROM forgetting.conflict_pairs AS cp
-        WHERE
-            cp.user_id = sc.user_id AND cp.run_date = sc.run_date
-            AND sc.memory_id IN (cp.older_id, cp.newer_id)
-    )
-)
-
 SELECT
     i.user_id,
     i.run_date,
@@ -34,7 +11,7 @@ SELECT
     newest.verdict,
     newest.related_memory_id,
     newest.probability
-FROM items AS i
+FROM forgetting.items AS i
 CROSS JOIN
     LATERAL (
         SELECT

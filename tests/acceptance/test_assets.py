@@ -21,6 +21,7 @@ from forgetting_assets.definitions import build_defs
 from forgetting_assets.instance import QUIET
 from forgetting_assets.schedules import nightly
 from forgetting_assets.sensors import tenant_registry
+from resources.budget import Budget
 from resources.clock import Clock
 from resources.database import Database
 from resources.flag import Flag
@@ -54,7 +55,11 @@ ASSETS = (
     "archival_sweep",
 )
 COLLAPSE = "zero_episodic_collapse"
-BLOCKING = [*((asset, COLLAPSE) for asset in ASSETS), ("archival_sweep", "archive_is_conserved")]
+BLOCKING = [
+    *((asset, COLLAPSE) for asset in ASSETS),
+    ("archival_sweep", "archive_is_conserved"),
+    ("judged_verdicts", "blast_radius"),
+]
 NOWHERE = "postgresql://nobody@/nothing?host=/nonexistent"
 BOTH = Flag(pass_enabled=True, archive_enabled=True)
 OFF = Flag()
@@ -71,27 +76,43 @@ class Graph:
     database: Database | None = None
     gateway: Any = None
     policy: Policy = field(default_factory=make_policy)
+    cap_usd: float = 10.0
 
     @property
     def defs(self) -> dg.Definitions:
         # A resource of Dagster's own kind would be copied, and the judge's memory with it.
         judge = dg.ResourceDefinition.hardcoded_resource(self.judge)
+        database, clock = self.database or self.store.database, Clock(fixed=TODAY.isoformat())
         return build_defs(
-            database=self.database or self.store.database,
-            clock=Clock(fixed=TODAY.isoformat()),
+            database=database,
+            clock=clock,
+            budget=Budget(database=database, clock=clock, cap_usd=self.cap_usd),
             gateway=self.gateway or judge,
             flag=self.flag,
             policy=self.policy,
         )
 
     def run(
-        self, slug: str = "acme", *, job: str = "forgetting_pass", day: date = DAY
+        self,
+        slug: str = "acme",
+        *,
+        job: str = "forgetting_pass",
+        alone: str | None = None,
+        day: date = DAY,
     ) -> dg.ExecuteInProcessResult:
-        """Run a job for one partition, as the schedule, a backfill or an operator would."""
+        """Run a job, or one asset ``alone``, for one partition, as the schedule or the UI would."""
         self.instance.add_dynamic_partitions("tenants", [slug])
-        return self.defs.resolve_job_def(job).execute_in_process(
+        defs = self.defs
+        chosen = (
+            defs.get_repository_def().get_implicit_job_def_for_assets([dg.AssetKey(alone)])
+            if alone
+            else defs.resolve_job_def(job)
+        )
+        assert chosen is not None
+        return chosen.execute_in_process(
             partition_key=partitions.key(day, slug),
             instance=self.instance,
+            asset_selection=[dg.AssetKey(alone)] if alone else None,
             raise_on_error=False,
             run_config=QUIET,
         )
@@ -257,7 +278,7 @@ def test_every_asset_carries_the_invariant_as_a_blocking_partitioned_check() -> 
     }
     assert sorted(key for key, check in checks.items() if check.blocking) == sorted(BLOCKING)
     assert [key for key, check in checks.items() if not check.blocking] == [
-        ("retention_proposals", "blast_radius")
+        ("judged_verdicts", "every_item_is_judged")
     ]
     for key, check in checks.items():
         assert check.partitions_def == partitions.daily_tenant, key
@@ -284,7 +305,7 @@ def test_the_jobs_are_the_whole_pass_and_the_sweep_alone() -> None:
     }
     checks = {f"{asset}_{check}" for asset, check in BLOCKING}
     assert selected == {
-        "forgetting_pass": {*ASSETS, *checks, "retention_proposals_blast_radius"},
+        "forgetting_pass": {*ASSETS, *checks, "judged_verdicts_every_item_is_judged"},
         "sweep_alone": {
             "archival_sweep",
             *(name for name in checks if name.startswith("archival_sweep")),
@@ -363,16 +384,8 @@ def test_with_the_flags_off_each_asset_alone_asks_nobody(graph: Graph, asset: st
     graph.flag = OFF
     graph.database = Database(url=NOWHERE)
     graph.gateway = JevGateway()
-    graph.instance.add_dynamic_partitions("tenants", ["acme"])
-    job = graph.defs.get_repository_def().get_implicit_job_def_for_assets([dg.AssetKey(asset)])
-    assert job is not None
     with statements() as seen:
-        result = job.execute_in_process(
-            partition_key=partitions.key(DAY, "acme"),
-            instance=graph.instance,
-            asset_selection=[dg.AssetKey(asset)],
-            run_config=QUIET,
-        )
+        result = graph.run(alone=asset)
     assert result.success
     assert materialized(result) == {}
     assert steps(result, "STEP_START") == [asset]
@@ -825,19 +838,50 @@ def test_a_failed_check_of_one_run_does_not_let_the_sweep_of_another_run_pass(
     assert store.rows("SELECT 1 FROM evidence WHERE archived_at IS NOT NULL") == []
 
 
-def test_a_large_blast_radius_warns_and_stops_nothing(graph: Graph, store: Store) -> None:
+def test_a_large_blast_radius_stops_the_run_before_anything_is_proposed(
+    graph: Graph, store: Store
+) -> None:
     acme = furnish(store)
     for _ in range(25):
         store.memory(acme)
     graph.judge = TestJudge.that(say("archive"))
     result = graph.run()
-    assert result.success, failures(result)
+    assert not result.success
     assert {key: passed for key, passed in evaluations(result).items() if not passed} == {
-        ("retention_proposals", "blast_radius"): False
+        ("judged_verdicts", "blast_radius"): False
     }
     (evaluation,) = (e for e in result.get_asset_check_evaluations() if not e.passed)
+    assert evaluation.severity is dg.AssetCheckSeverity.ERROR
+    assert "retention_proposals" not in materialized(result)
+    assert store.rows("SELECT 1 FROM retention_proposals") == []
+
+    # A blocking check gates one run alone, so the asset verifies it again for itself.
+    alone = graph.run(alone="retention_proposals")
+    assert not alone.success
+    assert "FORGETTING_BLAST_RADIUS" in failures(alone)
+    assert store.rows("SELECT 1 FROM retention_proposals") == []
+    kept = store.rows(
+        "SELECT asset, passed FROM forgetting.invariant_results WHERE check_name = 'blast_radius' "
+        "AND NOT passed ORDER BY asset"
+    )
+    assert [row["asset"] for row in kept] == ["judged_verdicts", "retention_proposals"]
+
+
+def test_a_partial_pass_succeeds_and_warns_of_what_is_left(graph: Graph, store: Store) -> None:
+    acme = furnish(store)
+    for _ in range(14):
+        store.memory(acme)
+    graph.judge = TestJudge.that(say("keep"))
+    graph.cap_usd = 0.0105
+    result = graph.run()
+    assert result.success, failures(result)
+    (evaluation,) = (e for e in result.get_asset_check_evaluations() if not e.passed)
+    assert evaluation.check_name == "every_item_is_judged"
     assert evaluation.severity is dg.AssetCheckSeverity.WARN
-    assert "archival_sweep" in materialized(result)
+    said = materialized(result)["judged_verdicts"]
+    assert said["partial"] is True
+    assert said["items_left"] == evaluation.metadata["violations"].value > 0
+    assert "retention_proposals" in materialized(result)
 
 
 # --- memory content stays in the store ------------------------------------------------------------

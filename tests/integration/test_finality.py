@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, time, timedelta
 from random import Random
 from typing import Any
@@ -55,7 +55,8 @@ class Days:
 
     store: Store
     judge: TestJudge = field(default_factory=TestJudge)
-    policy: Policy = field(default_factory=make_policy)
+    # Judges here end most of what they see, which is of no interest.
+    policy: Policy = field(default_factory=lambda: make_policy(blast_radius=1.0))
     number: int = 0
 
     @property
@@ -550,7 +551,7 @@ def test_a_partition_materialized_again_gives_the_same_rows_and_asks_nothing(
     # Hours later and on other days too: the day has ended, so it is judged as of its end.
     for hours in (5, 24 * 3):
         partition = days.partition
-        again = Pass(store, days.judge, now=TODAY + timedelta(hours=hours))
+        again = Pass(store, days.judge, days.policy, now=TODAY + timedelta(hours=hours))
         again.run(partition)
         assert days.judge.calls == calls
         assert store.dump(*WRITTEN) == before
@@ -776,15 +777,8 @@ def test_what_was_edited_while_the_judge_was_asked_is_newer_than_its_verdict(sto
 
     judge = TestJudge.that(say("archive"), before=edit)
     days.the_pass.candidates(days.partition)
-    judging.judge(
-        store.database,
-        judge,
-        days.the_pass.budget,
-        ticking,
-        days.the_pass.policy,
-        days.partition,
-        lambda _line: None,
-    )
+    means = replace(days.the_pass.means, gateway=judge, clock=ticking)
+    judging.judge(means, days.partition, lambda _line: None)
     days.the_pass.proposals(days.partition)
     rows = store.rows("SELECT memory_id, status FROM retention_proposals")
     assert [(row["memory_id"], row["status"]) for row in rows] == [(untouched, "proposed")]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import sqlalchemy as sa
 
+from forgetting_assets.store import candidates, pairs, tenants
 from resources.addresses import RUNTIME_ROLE, Addresses
 from resources.database import Database, engine, newest_migration
 from resources.errors import (
@@ -16,9 +17,10 @@ from resources.errors import (
     DatabaseUnreachable,
     ForgettingError,
     NotMigrated,
+    RowsHidden,
     UnsafeRole,
 )
-from tests.support import Store
+from tests.support import TODAY, Store, make_policy
 
 PASSWORD = "correct-horse-battery"  # the server trusts its socket, so no login depends on it
 
@@ -301,3 +303,83 @@ def settled(count: Callable[[], int]) -> int:
     while count() and time.monotonic() < deadline:
         time.sleep(0.05)
     return count()
+
+
+# The tenant role sees every row there is
+
+
+HIDES = """
+    CREATE POLICY hides ON memories AS RESTRICTIVE FOR SELECT TO forgetting_runtime
+    USING (topic <> 'hidden')
+"""
+
+
+@pytest.mark.parametrize("verb", ["pairs", "singles"])
+def test_a_policy_that_hides_a_memory_from_the_tenant_role_stops_the_pass(
+    store: Store, verb: str
+) -> None:
+    acme = store.tenant()
+    store.memory(acme, topic="hidden", memory_type="note")
+    store.memory(acme)
+    select = pairs.select if verb == "pairs" else candidates.select
+    select(store.database, store.partition(), make_policy(), TODAY)
+    before = store.dump("forgetting.stale_candidates", "forgetting.mined_memories")
+
+    store.memory(acme)
+    store.execute(HIDES)
+    with pytest.raises(RowsHidden, match="sees 2 of the 3 memories of acme"):
+        select(store.database, store.partition(), make_policy(), TODAY)
+    assert store.dump("forgetting.stale_candidates", "forgetting.mined_memories") == before
+
+
+def test_the_count_is_of_one_tenant_and_leaves_the_tenant_setting_as_it_was(store: Store) -> None:
+    acme, other = store.tenant(), store.tenant("other")
+    store.memory(acme)
+    for _ in range(3):
+        store.memory(other)
+    with store.database.tenant(acme) as tx:
+        assert tenants.require_every_row(tx, "acme") == 1
+        there = sa.text("SELECT forgetting.count_as_owner(:id)")
+        assert tx.connection.execute(there, {"id": other}).scalar_one() == 3
+        setting = sa.text("SELECT current_setting('app.user_id')")
+        assert tx.connection.execute(setting).scalar_one() == str(acme)
+        assert tx.connection.execute(sa.text("SELECT count(*) FROM memories")).scalar_one() == 1
+
+
+def test_a_transaction_that_lost_its_tenant_sees_nothing_and_is_stopped(store: Store) -> None:
+    acme = store.tenant()
+    store.memory(acme)
+    with store.database.tenant(acme) as tx:
+        tx.connection.execute(sa.text("SELECT set_config('app.user_id', '', TRUE)"))
+        with pytest.raises(RowsHidden, match="sees 0 of the 1"):
+            tenants.require_every_row(tx, "acme")
+
+
+def test_the_count_is_right_for_an_owner_that_is_no_superuser(store: Store) -> None:
+    acme = store.tenant()
+    store.memory(acme)
+    store.memory(acme)
+    store.execute("CREATE ROLE plain_owner NOSUPERUSER")
+    try:
+        store.execute("GRANT CREATE, USAGE ON SCHEMA public, forgetting TO plain_owner")
+        store.execute("ALTER TABLE memories OWNER TO plain_owner")
+        store.execute("ALTER FUNCTION forgetting.count_as_owner(uuid) OWNER TO plain_owner")
+        with store.database.tenant(acme) as tx:
+            assert tenants.require_every_row(tx, "acme") == 2
+    finally:
+        store.execute("REASSIGN OWNED BY plain_owner TO CURRENT_USER")
+        store.execute("DROP OWNED BY plain_owner")
+        store.execute("DROP ROLE plain_owner")
+
+
+def test_a_temporary_table_of_the_callers_does_not_stand_in_for_the_memories(store: Store) -> None:
+    acme = store.tenant()
+    store.memory(acme)
+    store.execute(
+        "DO $$ BEGIN EXECUTE format('GRANT TEMPORARY ON DATABASE %I TO "
+        "forgetting_runtime', current_database()); END $$"
+    )
+    with store.database.tenant(acme) as tx:
+        tx.connection.execute(sa.text("CREATE TEMPORARY TABLE memories (user_id uuid)"))
+        there = sa.text("SELECT forgetting.count_as_owner(:id)")
+        assert tx.connection.execute(there, {"id": acme}).scalar_one() == 1

@@ -13,7 +13,12 @@ import sqlalchemy as sa
 from forgetting_assets import review
 from forgetting_assets.store import invariant
 from forgetting_assets.store.invariant import QUERIES, Violation
-from resources.errors import InvariantViolated, ReviewRefused, StoreRefused
+from resources.errors import (
+    BlastRadiusExceeded,
+    InvariantViolated,
+    ReviewRefused,
+    StoreRefused,
+)
 from tests.support import (
     DAY,
     TODAY,
@@ -22,6 +27,7 @@ from tests.support import (
     TestJudge,
     ago,
     by_topic,
+    make_policy,
     record_verdict,
     say,
 )
@@ -33,6 +39,7 @@ PROPOSALS = "collapse_in_retention_proposals"
 SWEEP = "collapse_in_archival_sweep"
 LOSSES = "losses_of_archive"
 RADIUS = "scopes_over_blast_radius"
+INCOMPLETE = "items_without_verdict"
 LOOKS = (STALE, PAIRS, VERDICTS, PROPOSALS, SWEEP, LOSSES)
 MARK = "ZX81-MARKER"
 
@@ -87,7 +94,7 @@ def full(store: Store) -> Full:
 
 
 def test_every_look_of_the_sql_file_is_in_these_tests() -> None:
-    assert set(QUERIES) == {*LOOKS, RADIUS, "insert_result", "read_results"}
+    assert set(QUERIES) == {*LOOKS, RADIUS, INCOMPLETE, "insert_result", "read_results"}
 
 
 @pytest.mark.parametrize("name", LOOKS)
@@ -314,20 +321,74 @@ def test_br_06_a_scope_of_which_one_run_would_end_too_much_is_named(
     ends = {str(n): say("archive") for n in range(ended)}
     for n in range(10):
         store.memory(acme, topic=str(n), scope="large", age=60 + n)
+        store.memory(acme, topic="fresh", scope="large", age=2)
         store.memory(other, topic="kept", scope="large", age=60)
-        store.memory(acme, topic="fresh", scope="calm", age=60)
+        store.memory(acme, topic="kept", scope="calm", age=60)
     for _ in range(9):
         store.memory(acme, topic="0", scope="small")
         store.memory(acme, memory_type="event", scope="large")
     for slug in ("acme", "other"):
         Pass(store, TestJudge.that(by_topic(ends))).run(store.partition(slug))
-    expected = [Violation("large", f"{ended} of 10 live memories got a verdict other than keep")]
+    expected = [Violation("large", f"{ended} of 10 verdicts are other than keep")]
     assert look(store, RADIUS, bound=0.3, least=10) == (expected if over else [])
     assert look(store, RADIUS, slug="other", bound=0.3, least=10) == []
     assert look(store, RADIUS, day=DAY - timedelta(days=1), bound=0.0, least=1) == []
     if ended:
         named = {violation.id for violation in look(store, RADIUS, bound=0.0, least=1)}
         assert named == {"large", "small"}
+
+
+def test_br_06_beyond_the_blast_radius_nothing_is_proposed_until_somebody_widens_it(
+    store: Store,
+) -> None:
+    acme = store.tenant()
+    for n in range(20):
+        store.memory(acme, topic=str(n), age=60 + n)
+    ends = by_topic({str(n): say("archive") for n in range(11)})
+    judge = TestJudge.that(ends)
+    work = Pass(store, judge)
+    with pytest.raises(BlastRadiusExceeded, match=r"work: 11 of 20 verdicts"):
+        work.run(store.partition())
+    assert store.rows("SELECT * FROM retention_proposals") == []
+    paid = judge.calls
+
+    tomorrow = TODAY + timedelta(days=1)
+    later = Pass(store, judge, now=tomorrow)
+    with pytest.raises(BlastRadiusExceeded):
+        later.run(store.partition(day=DAY + timedelta(days=1), now=tomorrow))
+    assert judge.calls == paid, "it stays stopped, and costs nothing"
+
+    widened = Pass(store, judge, make_policy(blast_radius=0.55))
+    assert widened.run(store.partition()).proposed["archive"] == 11
+    assert judge.calls == paid
+
+
+@pytest.mark.parametrize(("ended", "judged"), [(19, 19), (10, 20), (0, 20)])
+def test_br_06_within_the_blast_radius_proposals_are_written(
+    store: Store, ended: int, judged: int
+) -> None:
+    acme = store.tenant()
+    for n in range(judged):
+        store.memory(acme, topic=str(n), age=60 + n)
+    ends = by_topic({str(n): say("archive") for n in range(ended)})
+    assert Pass(store, TestJudge.that(ends)).run(store.partition()).written == judged
+
+
+# Whether every item has a verdict
+
+
+def test_items_without_a_verdict_are_named_until_they_have_one(store: Store) -> None:
+    acme = store.tenant()
+    older, _ = store.pair(acme, topic="pair", scope="pairs")
+    ids = [store.memory(acme, topic=str(n), age=90 - n) for n in range(3)]
+    work = Pass(store, TestJudge(), make_policy(batch_items=2), cap_usd=0.0105)
+    work.candidates(store.partition())
+    assert {each.id for each in look(store, INCOMPLETE)} == {older, *ids}
+    assert work.verdicts(store.partition()).left == 2
+    assert {each.id for each in look(store, INCOMPLETE)} == set(ids[1:])
+    assert look(store, INCOMPLETE, day=DAY - timedelta(days=1)) == []
+    Pass(store).verdicts(store.partition())
+    assert look(store, INCOMPLETE) == []
 
 
 # Whose partition it is

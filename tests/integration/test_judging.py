@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -28,9 +29,11 @@ from resources.errors import (
     NotADemo,
     RequestTooLarge,
     StoreRefused,
+    WrongModel,
 )
 from resources.gateway import Decision, Questions
 from tests.support import (
+    DAY,
     TODAY,
     Answer,
     Pass,
@@ -139,12 +142,25 @@ class Narrow(TestJudge):
         return super().decide(state, questions)
 
 
-@pytest.fixture
-def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long each retry would have waited; nothing waits."""
-    waited: list[float] = []
-    monkeypatch.setattr("tenacity.nap.time.sleep", waited.append)
-    return waited
+class PairsTooLarge(TestJudge):
+    """A judge that finds every call with a pair too large."""
+
+    _pairs_refused: int = PrivateAttr(default=0)
+
+    @property
+    def pairs_refused(self) -> int:
+        return self._pairs_refused
+
+    def decide(self, state: str, questions: Questions) -> Decision:
+        if any(item["kind"] == "pair" for item in block_of(state)["items"]):
+            self._pairs_refused += 1
+            raise RequestTooLarge()
+        return super().decide(state, questions)
+
+
+def waited(work: Pass) -> float:
+    """The seconds that judging slept on the clock of a pass."""
+    return (work.clock.now() - work.now).total_seconds()
 
 
 # Batches and resuming
@@ -375,19 +391,71 @@ def test_a_wrong_answer_rejects_its_item_and_not_its_neighbours(
     assert (asked(right), done.judged, done.rejected) == (["wrong"], 1, 0)
 
 
-def test_an_answer_rejected_as_a_whole_is_not_asked_for_again_and_is_billed(
-    store: Store, waits: list[float]
+def test_a_call_rejected_as_a_whole_is_billed_and_its_items_are_asked_alone_next_time(
+    store: Store,
 ) -> None:
     acme = store.tenant()
-    singles(store, acme, 2)
+    singles(store, acme, 14)
     judge = Flaky.failing([AnswerRejected(billed=True)])
     work = Pass(store, judge)
     work.candidates(store.partition())
-    with pytest.raises(AnswerRejected):
+    done = work.verdicts(store.partition())
+    assert (judge.attempts, waited(work)) == (2, 0)
+    assert (done.rejected, done.judged, done.calls, done.stopped) == (12, 2, 2, None)
+    assert store.rows("SELECT cost_usd FROM llm_usage ORDER BY 1 NULLS FIRST")[0] == {
+        "cost_usd": None
+    }
+    again = TestJudge()
+    assert Pass(store, again).verdicts(store.partition()).judged == 12
+    assert sizes(again) == [1] * 12
+
+
+def test_an_item_whose_answer_was_rejected_takes_no_neighbour_with_it_again(
+    store: Store,
+) -> None:
+    acme = store.tenant()
+    singles(store, acme, 6)
+    bad = by_topic({"3": lambda _item, _keys: None})
+    assert Pass(store, TestJudge.that(bad)).run(store.partition()).written == 5
+    judge = TestJudge.that(bad)
+    store.memory(acme, age=70, scope="later", topic="later")
+    work = Pass(store, judge)
+    work.candidates(store.partition())
+    done = work.verdicts(store.partition())
+    assert [[topic] for topic in asked(judge)] == [["later"], ["3"]]
+    assert (sizes(judge), done.judged, done.rejected) == ([1, 1], 1, 1)
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["each item", "the whole call"])
+def test_three_calls_in_a_row_without_a_usable_answer_are_a_broken_judge(
+    store: Store, whole: bool
+) -> None:
+    acme = store.tenant()
+    singles(store, acme, 60)
+    judge: TestJudge = (
+        Flaky.failing([AnswerRejected(billed=True)] * 5)
+        if whole
+        else TestJudge.that(lambda _item, _keys: {"type": "choice"})
+    )
+    work = Pass(store, judge)
+    work.candidates(store.partition())
+    with pytest.raises(AnswerRejected, match="3 calls in a row"):
         work.verdicts(store.partition())
-    assert (judge.attempts, waits) == (1, [])
-    assert store.rows("SELECT cost_usd FROM llm_usage") == [{"cost_usd": None}]
-    assert work.verdicts(store.partition()).judged == 2
+    assert count(store, "llm_usage") == 3
+    assert count(store, "forgetting.unjudged_items") == 36
+
+
+def test_a_wrong_answer_model_rejects_the_call_and_stops_the_tenant(store: Store) -> None:
+    acme = store.tenant()
+    singles(store, acme, 30)
+    judge = Flaky.failing([WrongModel(billed=True)])
+    work = Pass(store, judge)
+    work.candidates(store.partition())
+    with pytest.raises(WrongModel):
+        work.verdicts(store.partition())
+    assert judge.attempts == 1
+    assert (count(store, "llm_usage"), count(store, "forgetting.judged_verdicts")) == (1, 0)
+    assert count(store, "forgetting.unjudged_items") == 0, "the items are not at fault"
 
 
 # The scripted judge
@@ -436,7 +504,7 @@ def test_a_request_too_large_is_split_down_to_one_item_and_every_item_is_judged(
     assert count(store, "budget_reservations") == 0
 
 
-def test_a_single_item_too_large_is_counted_and_its_neighbours_are_judged(store: Store) -> None:
+def test_a_single_item_too_large_is_recorded_and_its_neighbours_are_judged(store: Store) -> None:
     acme = store.tenant()
     singles(store, acme, 5)
     store.memory(acme, topic="huge", age=89.85, scope="huge")
@@ -447,28 +515,140 @@ def test_a_single_item_too_large_is_counted_and_its_neighbours_are_judged(store:
     assert (done.items, done.judged, done.too_large, done.stopped) == (6, 5, 1, None)
     assert sorted(judged_topics(store)) == numbers(0, 5)
     assert sorted(asked(judge)) == numbers(0, 5)
+    assert store.rows("SELECT reason FROM forgetting.unjudged_items") == [{"reason": "too_large"}]
+
+
+# What cannot be judged
+
+
+def at_noon_after(days: int) -> datetime:
+    return TODAY + timedelta(days=days)
+
+
+def nights(store: Store, judge: TestJudge, days: range) -> list[list[str]]:
+    """The topics that were put to the judge, night by night."""
+    seen: list[list[str]] = []
+    for day in days:
+        before = len(judge.states)
+        now = at_noon_after(day)
+        partition = store.partition(day=DAY + timedelta(days=day), now=now)
+        Pass(store, judge, now=now).run(partition)
+        seen.append(
+            [
+                item["memory"]["topic"]
+                for state in judge.states[before:]
+                for item in block_of(state)["items"]
+            ]
+        )
+    return seen
+
+
+def test_an_item_that_no_call_can_hold_is_not_tried_each_day(store: Store) -> None:
+    acme = store.tenant()
+    huge = store.memory(acme, topic="x" * 70_000)
+    tried: list[list[UUID]] = []
+    for day in range(33):
+        now = at_noon_after(day)
+        partition = store.partition(day=DAY + timedelta(days=day), now=now)
+        work = Pass(store, now=now)
+        work.candidates(partition)
+        rows = store.rows(
+            "SELECT memory_id FROM forgetting.stale_candidates WHERE run_date = :day",
+            day=partition.run_date,
+        )
+        tried.append([row["memory_id"] for row in rows])
+        assert work.verdicts(partition).too_large == len(tried[-1])
+    assert [day for day, found in enumerate(tried) if found == [huge]] == [0, 31]
+
+
+def test_an_item_that_is_too_large_for_the_judge_is_tried_again_once_it_changes(
+    store: Store,
+) -> None:
+    acme = store.tenant()
+    id_ = store.memory(acme, topic="huge")
+    judge = Narrow.of(12)
+    nights(store, judge, range(3))
+    assert judge._refused == [1]
+    store.execute(
+        "UPDATE memories SET topic = 'cut', updated_at = :at WHERE id = :id",
+        id=id_,
+        at=at_noon_after(3),
+    )
+    assert nights(store, judge, range(4, 33)) == [[]] * 29, "it is fresh again at first"
+    assert nights(store, judge, range(34, 35)) == [["cut"]]
+
+
+def test_an_item_whose_answers_are_rejected_three_times_is_left_alone_for_a_month(
+    store: Store,
+) -> None:
+    acme = store.tenant()
+    store.memory(acme, topic="poison")
+    judge = TestJudge.that(lambda _item, _keys: {"type": "choice"})
+    asked_at = nights(store, judge, range(36))
+    assert [day for day, topics in enumerate(asked_at) if topics] == [0, 1, 2, 31, 32, 33]
+    assert count(store, "llm_usage") == 6
+
+
+def test_what_cannot_be_judged_holds_up_no_other_memory(store: Store) -> None:
+    """BR-23: sixty of them at the head of the queue would starve the tail."""
+    acme = store.tenant()
+    for n in range(3):
+        store.memory(acme, topic="y" * 70_000, age=100 + n)
+    singles(store, acme, 5)
+    policy = make_policy(single_cap=3)
+    judge = TestJudge()
+    for day in (0, 1, 2):
+        now = at_noon_after(day)
+        Pass(store, judge, policy, now=now).run(
+            store.partition(day=DAY + timedelta(days=day), now=now)
+        )
+    assert asked(judge) == numbers(0, 5)
+
+
+def test_a_pair_that_cannot_be_judged_leaves_its_sides_to_be_judged_alone(store: Store) -> None:
+    acme = store.tenant()
+    store.pair(acme, topic="huge")
+    judge = PairsTooLarge()
+    for day in (0, 1):
+        now = at_noon_after(day)
+        Pass(store, judge, now=now).run(store.partition(day=DAY + timedelta(days=day), now=now))
+    assert judge.pairs_refused == 1
+    assert asked(judge) == ["huge"]
+
+
+def test_a_partition_materialized_again_does_not_ask_about_what_it_found_unjudgeable(
+    store: Store,
+) -> None:
+    acme = store.tenant()
+    store.memory(acme, topic="huge")
+    judge = Narrow.of(12)
+    work = Pass(store, judge)
+    work.run(store.partition())
+    before = store.dump("forgetting.stale_candidates")
+    work.candidates(store.partition())
+    done = work.verdicts(store.partition())
+    assert store.dump("forgetting.stale_candidates") == before, "the same rows"
+    assert (judge._refused, done.unjudgeable, done.too_large) == ([1], 1, 0)
+    assert work.verdicts(store.partition(), rejudge=True).too_large == 1
+    assert judge._refused == [1, 1], "on request it is tried again"
 
 
 # A judge that is away
 
 
-def test_an_unavailable_judge_is_asked_again_and_the_call_is_recorded_once(
-    store: Store, waits: list[float]
-) -> None:
+def test_an_unavailable_judge_is_asked_again_and_the_call_is_recorded_once(store: Store) -> None:
     acme = store.tenant()
     singles(store, acme, 3)
     judge = Flaky.failing([GatewayUnavailable(), GatewayUnavailable()])
     work = Pass(store, judge)
     work.candidates(store.partition())
     done = work.verdicts(store.partition())
-    assert (judge.attempts, len(waits), done.judged, done.calls) == (3, 2, 3, 1)
+    assert (judge.attempts, done.judged, done.calls) == (3, 3, 1)
     assert count(store, "llm_usage") == 1
     assert count(store, "budget_reservations") == 0
 
 
-def test_an_attempt_that_may_have_been_charged_has_a_usage_row_of_its_own(
-    store: Store, waits: list[float]
-) -> None:
+def test_an_attempt_that_may_have_been_charged_has_a_usage_row_of_its_own(store: Store) -> None:
     acme = store.tenant()
     singles(store, acme, 3)
     work = Pass(store, Flaky.failing([GatewayUnavailable(billed=True), GatewayUnavailable()]))
@@ -478,7 +658,7 @@ def test_an_attempt_that_may_have_been_charged_has_a_usage_row_of_its_own(
     assert costs == [{"unknown": False}, {"unknown": True}]
 
 
-def test_each_attempt_reads_the_opt_in(store: Store, waits: list[float]) -> None:
+def test_each_attempt_reads_the_opt_in(store: Store) -> None:
     acme = store.tenant()
     singles(store, acme, 3)
     judge = Flaky.failing(
@@ -494,45 +674,68 @@ def test_each_attempt_reads_the_opt_in(store: Store, waits: list[float]) -> None
     assert count(store, "budget_reservations") == 0
 
 
-def test_a_judge_that_stays_away_is_given_up_after_five_attempts_and_nothing_is_lost(
-    store: Store, waits: list[float]
+def test_a_judge_that_stays_away_is_given_up_in_time_and_the_rest_waits_for_the_next_run(
+    store: Store,
 ) -> None:
     acme = store.tenant()
-    singles(store, acme, 3)
-    judge = Flaky.failing([GatewayUnavailable()] * judging.ATTEMPTS)
-    work = Pass(store, judge)
+    singles(store, acme, 30)
+    judge = Flaky.failing([GatewayUnavailable("The judge is away.")] * 1000)
+    work = Pass(store, judge, make_policy(retry_seconds=90))
     work.candidates(store.partition())
-    with pytest.raises(GatewayUnavailable):
-        work.verdicts(store.partition())
-    assert (judge.attempts, len(waits)) == (5, 4)
-    assert work.verdicts(store.partition()).judged == 3
+    done = work.verdicts(store.partition())
+    assert (done.judged, done.left, done.stopped) == (0, 30, "The judge is away.")
+    assert judge.attempts > 3
+    assert 0 < waited(work) <= 90
+    judge._errors.clear()
+    assert work.verdicts(store.partition()).judged == 30
 
 
-@pytest.mark.parametrize(("asked_for", "is_waited"), [(30.0, True), (60.0, True), (60.1, False)])
-def test_a_retry_after_above_the_limit_is_not_waited_for(
-    store: Store, waits: list[float], asked_for: float, is_waited: bool
-) -> None:
+def test_what_was_judged_before_the_judge_went_away_is_proposed(store: Store) -> None:
     acme = store.tenant()
-    singles(store, acme, 1)
-    judge = Flaky.failing([GatewayUnavailable(retry_after=asked_for)])
-    work = Pass(store, judge)
-    work.candidates(store.partition())
-    if is_waited:
-        assert work.verdicts(store.partition()).judged == 1
-        assert len(waits) == 1
-        assert waits[0] >= asked_for
-    else:
-        with pytest.raises(GatewayUnavailable):
-            work.verdicts(store.partition())
-        assert (judge.attempts, waits) == (1, [])
+    singles(store, acme, 14)
+
+    class Away(TestJudge):
+        def decide(self, state: str, questions: Questions) -> Decision:
+            if self.calls:
+                raise GatewayUnavailable()
+            return super().decide(state, questions)
+
+    work = Pass(store, Away(), make_policy(retry_seconds=5))
+    written = work.run(store.partition())
+    assert written.written == 12
+    assert work.verdicts(store.partition()).left == 2
+
+
+@settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
+@given(
+    patience=st.floats(0, 200),
+    asked_for=st.lists(st.none() | st.floats(0, 100), max_size=8),
+)
+def test_no_wait_goes_past_the_time_for_retries_and_none_is_shorter_than_asked_for(
+    store: Store, patience: float, asked_for: list[float | None]
+) -> None:
+    slug = f"t{uuid4().hex[:10]}"
+    singles(store, store.tenant(slug), 1)
+    times: list[datetime] = []
+    judge = Flaky.failing([GatewayUnavailable(retry_after=each) for each in asked_for])
+    work = Pass(store, judge, make_policy(retry_seconds=patience))
+    judge._on_attempt = lambda _n: times.append(work.clock.now())
+    partition = store.partition(slug)
+    work.candidates(partition)
+    done = work.verdicts(partition)
+    assert waited(work) <= patience
+    for least, before, after in zip(asked_for, times, times[1:], strict=False):
+        pause = (after - before).total_seconds()
+        assert pause >= (least or 0) - 1e-6
+        assert pause <= (least or 0) + judging.LONGEST_PAUSE + 1e-6
+    assert (done.judged == 1) == (len(times) == len(asked_for) + 1)
+    assert (done.left == 0) == (done.judged == 1)
 
 
 @pytest.mark.parametrize(
     "error", [GatewayRefused(), StoreRefused()], ids=["refused", "not its own"]
 )
-def test_what_would_not_get_better_is_not_asked_again(
-    store: Store, waits: list[float], error: Exception
-) -> None:
+def test_what_would_not_get_better_is_not_asked_again(store: Store, error: Exception) -> None:
     acme = store.tenant()
     singles(store, acme, 1)
     judge = Flaky.failing([error])
@@ -540,7 +743,7 @@ def test_what_would_not_get_better_is_not_asked_again(
     work.candidates(store.partition())
     with pytest.raises(type(error)):
         work.verdicts(store.partition())
-    assert (judge.attempts, waits) == (1, [])
+    assert (judge.attempts, waited(work)) == (1, 0)
 
 
 # Text never leaves the memory and the judge's state
@@ -570,7 +773,6 @@ def test_hostile_memory_text_reaches_the_judge_and_no_log_row_error_or_progress_
     for n in range(3):
         store.memory(acme, f"{HOSTILE} {n}", topic=f"{MARK} {n}", project=MARK, age=60 + n)
     store.pair(acme, topic=MARK, scope="pairs")
-    lines: list[str] = []
     partition = store.partition()
 
     def wrong_and_right(item: dict[str, Any], keys: list[str]) -> object:
@@ -582,9 +784,7 @@ def test_hostile_memory_text_reaches_the_judge_and_no_log_row_error_or_progress_
     work = Pass(store, judge)
     with caplog.at_level(logging.INFO):
         work.candidates(partition)
-        done = judging.judge(
-            store.database, judge, work.budget, work.clock, work.policy, partition, lines.append
-        )
+        done = work.verdicts(partition)
         written = work.proposals(partition)
         with store.database.tenant(acme) as tx:
             found = [invariant.violations(tx, partition, look) for look in LOOKS]
@@ -597,9 +797,9 @@ def test_hostile_memory_text_reaches_the_judge_and_no_log_row_error_or_progress_
     assert written.written == 3
     assert found == [[]] * len(LOOKS)
     assert any(MARK in state for state in judge.states), "the judge is shown the text"
-    assert lines == ["3 of 4 items judged in 1 calls"]
+    assert work.lines == ["3 items judged, 0 left, 1 calls, 0.0010 US dollars"]
     out, err = capfd.readouterr()
-    said = [caplog.text, out, err, str(done), str(written), *lines]
+    said = [caplog.text, out, err, str(done), str(written), *work.lines]
     assert not [each for each in said if MARK in each]
     assert MARK not in everything_but(store, "memories")
     assert MARK in everything_but(store), "the same look finds the text where it belongs"

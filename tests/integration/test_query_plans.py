@@ -581,7 +581,7 @@ def spend(store: Store, slugs: list[str]) -> World:
     nights: dict[str, Night] = {}
     for slug in slugs:
         partition = store.partition(slug)
-        done = Pass(store, TestJudge.that(answer))
+        done = Pass(store, TestJudge.that(answer), make_policy(blast_radius=1.0))
         done.run(partition)
         done.sweep(partition)
         look(database, partition)
@@ -809,6 +809,8 @@ def once_a_single(size: Size) -> int:
 Bound = Callable[[Size], int]
 
 READS: Mapping[str, Mapping[str, Bound]] = {
+    # The ids of the tenant's memories: what hides some is seen by nothing else.
+    "tenants.count_memories": {"memories": lambda s: s.memories},
     # The headers of the tenant's memories: what was written since is known from nothing else.
     "mining.copy_written": {
         "memories": lambda s: s.memories,
@@ -946,6 +948,7 @@ READS: Mapping[str, Mapping[str, Bound]] = {
 """The most rows that each statement of a night may read of each large table."""
 
 WHOLE = {
+    "tenants.count_memories": {"memories"},
     "mining.copy_written": {"memories", "embedding_models"},
     "pairs.find_due_pairs": set(READS["pairs.find_due_pairs"]),
     "candidates.select_stale_singles": {

@@ -31,7 +31,8 @@ from tests.support import Pass, Store
 SLUG = "golden"
 NOW = datetime(2026, 9, 15, 12, tzinfo=UTC)
 MINILM = "all-MiniLM-L6-v2/384 zero-padded to 1536"
-POLICY = Policy(conflict_floors={MINILM: 0.5})
+# The mock answers at random, so it ends far more than a judge would.
+POLICY = Policy(conflict_floors={MINILM: 0.5}, blast_radius=1.0)
 STALE_TYPES = ("decision", "preference", "blocker", "fact")
 
 

@@ -20,6 +20,7 @@ from sqlalchemy.exc import DBAPIError
 
 from forgetting_assets import review
 from forgetting_assets.store.proposals import WrittenProposals
+from resources.budget import FORGET_DECIDE
 from resources.errors import InvariantViolated, ReviewRefused, StoreRefused
 from resources.policy import Policy
 from tests.support import (
@@ -795,16 +796,22 @@ def full(store: Store) -> tuple[UUID, UUID]:
         store.pair(user_id, scope="accepted", topic="accepted")
         partition = store.partition(slug)
         answer = by_topic({"accepted": say("supersede_older")}, say("conflict"))
-        work = Pass(store, TestJudge.that(answer))
+        work = Pass(store, TestJudge.that(answer), make_policy(shadow=True))
         work.run(partition)
         work.sweep(partition)
+        work.budget.reserve(user_id, FORGET_DECIDE, "a call that never comes back")
+        store.execute(
+            "INSERT INTO forgetting.unjudged_items (run_date, user_id, memory_id, input_digest, "
+            "model, reason, detail, recorded_at) "
+            "VALUES (:day, :id, :older, 'digest', 'model', 'too_large', 'detail', :now)",
+            day=DAY,
+            id=user_id,
+            older=older,
+            now=TODAY,
+        )
         [row] = proposals(store, user_id=user_id, action="supersede")
         review.accept(store.database, user_id, row["id"], at(1))
         store.execute("INSERT INTO user_budgets (user_id) VALUES (:id)", id=user_id)
-        store.execute(
-            "INSERT INTO budget_reservations (user_id, estimated_cost_usd) VALUES (:id, 0)",
-            id=user_id,
-        )
         store.execute(
             "INSERT INTO consolidation_proposals (user_id, from_id, to_id, edge_type, memory_type, "
             "similarity) VALUES (:id, :newer, :older, 'extends', 'fact', 0.9)",
@@ -842,9 +849,12 @@ KEPT = [
     "forgetting.invariant_results",
     "forgetting.minings",
     "forgetting.similar_pairs",
+    "forgetting.unjudged_items",
+    "forgetting.shadow_answers",
 ]
 REPLACED = [
     "budget_reservations",
+    "forgetting.calls_under_way",
     "forgetting.conflict_pairs",
     "forgetting.stale_candidates",
     "forgetting.mined_memories",
@@ -856,6 +866,8 @@ APPEND_ONLY = [
     "forgetting.archival_sweep",
     "forgetting.invariant_results",
     "forgetting.similar_pairs",
+    "forgetting.unjudged_items",
+    "forgetting.shadow_answers",
 ]
 
 

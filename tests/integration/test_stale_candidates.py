@@ -515,6 +515,7 @@ def without_rls(store: Store, slug: str) -> dict[UUID, list[UUID]]:
             run_date=partition.run_date,
             as_of=partition.as_of,
             stale_before=partition.as_of - policy.stale_window,
+            rejections=policy.rejections,
             models=list(policy.conflict_floors),
             floors=list(policy.conflict_floors.values()),
             cap=policy.single_cap,

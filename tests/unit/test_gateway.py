@@ -1,13 +1,12 @@
-"""The judge over real HTTP: what is sent, what each answer becomes, and that nothing leaks."""
+"""The judge over real HTTP: what is sent, what each answer becomes, and that nothing leaks.
+
+Statuses, failures on the way and the faults of `jevcompat mock` are in
+tests/integration/test_gateway_faults.py.
+"""
 
 from __future__ import annotations
 
 import json
-import logging
-import re
-import socket
-import subprocess
-import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,15 +20,14 @@ from hypothesis import strategies as st
 
 from forgetting_assets.judging.items import Item, Pair
 from forgetting_assets.judging.rendering import choices, refs_of, render
-from forgetting_assets.judging.verdicts import Verdict, verdict_of
 from resources.errors import (
     AnswerRejected,
     GatewayError,
-    GatewayRefused,
     GatewayUnavailable,
     MissingApiKey,
     RequestTooLarge,
     UnpinnedModel,
+    WrongModel,
 )
 from resources.gateway import (
     MAX_QUESTIONS,
@@ -181,60 +179,6 @@ def test_an_answer_is_a_decision_with_its_usage_and_its_request_id(
     assert gateway.decide(STATE, QUESTIONS).request_id is None
 
 
-# status, body, error, billed: a request may have been judged unless the endpoint says it was not.
-REFUSALS: list[tuple[int, str, type[GatewayError], bool]] = [
-    (408, "", GatewayUnavailable, False),
-    (429, '{"detail": "BODYTEXT"}', GatewayUnavailable, False),
-    (500, "", GatewayUnavailable, True),
-    (502, "<html>BODYTEXT</html>", GatewayUnavailable, True),
-    (503, "", GatewayUnavailable, False),
-    (504, "", GatewayUnavailable, True),
-    (529, '{"error": "BODYTEXT"}', GatewayUnavailable, False),
-    (413, "BODYTEXT", RequestTooLarge, False),
-    (
-        400,
-        '{"detail": {"error_type": "max_tokens_exceeded", "message": "BODYTEXT"}}',
-        RequestTooLarge,
-        False,
-    ),
-    (400, '{"detail": "BODYTEXT"}', GatewayRefused, False),
-    (400, '{"detail": [{"msg": "BODYTEXT"}]}', GatewayRefused, False),
-    (401, '{"detail": "BODYTEXT"}', GatewayRefused, False),
-    (403, '{"detail": "BODYTEXT"}', GatewayRefused, False),
-    (404, "BODYTEXT", GatewayRefused, False),
-    # This one echoes what was sent.
-    (422, '{"detail": [{"input": "STATETEXT BODYTEXT"}]}', GatewayRefused, False),
-    (302, "BODYTEXT", GatewayRefused, False),
-    (204, "", GatewayRefused, False),
-]
-
-
-@pytest.mark.parametrize(
-    ("status", "body", "expected", "billed"),
-    REFUSALS,
-    ids=[f"{r[0]}-{n}" for n, r in enumerate(REFUSALS)],
-)
-def test_each_status_is_an_error_that_says_whether_it_may_cost_and_quotes_nothing(
-    server: ScriptedServer,
-    gateway: JevGateway,
-    caplog: pytest.LogCaptureFixture,
-    status: int,
-    body: str,
-    expected: type[GatewayError],
-    billed: bool,
-) -> None:
-    caplog.set_level(logging.DEBUG)
-    headers = {"location": f"{server.url}/elsewhere"} if status == 302 else {}
-    server.reply = Reply(status, body.encode(), headers)
-    error = fails(gateway, expected)
-    assert error.billed is billed
-    # A redirect is not followed, and nothing is sent twice.
-    assert [request.path for request in server.requests] == ["/v1/systemone"]
-    assert server.url in caplog.text  # the control: httpx did log the request
-    for text in ("STATETEXT", "INSTRUCTIONTEXT", "BODYTEXT", "KEYTEXT"):
-        assert text not in caplog.text
-
-
 @pytest.mark.parametrize("status", [408, 429, 500, 503, 529])
 def test_an_unavailable_judge_says_how_long_to_wait(
     server: ScriptedServer, gateway: JevGateway, status: int
@@ -293,35 +237,10 @@ def test_no_retry_after_header_can_break_the_run(name: bytes, value: bytes) -> N
     assert wait is None or wait >= 0
 
 
-def test_a_refused_connection_costs_nothing() -> None:
-    # A bound socket that does not listen holds the port and refuses.
-    with socket.socket() as deaf:
-        deaf.bind(("127.0.0.1", 0))
-        with connected(f"http://127.0.0.1:{deaf.getsockname()[1]}") as gateway:
-            error = unavailable(gateway)
-    assert (error.billed, error.retry_after) == (False, None)
-
-
 @pytest.mark.parametrize("base_url", ["api.typesafe.ai", "ftp://127.0.0.1"])
 def test_an_address_that_nothing_can_be_sent_to_costs_nothing(base_url: str) -> None:
     with connected(base_url) as gateway:
         assert unavailable(gateway).billed is False
-
-
-def test_an_answer_that_does_not_arrive_in_time_may_have_cost(server: ScriptedServer) -> None:
-    # The server never answers, so however slow the machine is, the timeout is what ends it.
-    server.reply = Reply(manner="hangs")
-    with connected(server.url, timeout=0.5) as gateway:
-        error = unavailable(gateway)
-    assert (error.billed, error.retry_after) == (True, None)
-
-
-def test_a_connection_that_is_dropped_or_broken_off_may_have_cost(
-    server: ScriptedServer, gateway: JevGateway
-) -> None:
-    for manner in ("drops", "breaks off"):
-        server.reply = Reply(body=reply().body, manner=manner)
-        assert unavailable(gateway).billed is True
 
 
 @pytest.mark.parametrize(
@@ -343,15 +262,10 @@ def test_a_connection_that_is_dropped_or_broken_off_may_have_cost(
         json.dumps(answers(answers=None)).encode(),
         json.dumps(answers(answers=[])).encode(),
         json.dumps(answers(answers="BODYTEXT")).encode(),
-        json.dumps(answers(model="jev-1.13.0")).encode(),
-        json.dumps(answers(model="jev-latest")).encode(),
-        json.dumps(answers(model="BODYTEXT")).encode(),
-        json.dumps(answers(model=None)).encode(),
-        json.dumps(answers(model=[MODEL])).encode(),
         json.dumps(answers(answers={**answers()["answers"], "BODYTEXT": {}})).encode(),
         json.dumps(answers(answers={"s0n0": {}})).encode(),
     ],
-    ids=range(23),
+    ids=range(18),
 )
 def test_a_200_that_breaks_the_contract_is_rejected_and_counts_as_charged(
     server: ScriptedServer, gateway: JevGateway, body: bytes
@@ -359,6 +273,16 @@ def test_a_200_that_breaks_the_contract_is_rejected_and_counts_as_charged(
     server.reply = Reply(body=body)
     assert fails(gateway, AnswerRejected).billed is True
     # The control: the same gateway takes a good answer.
+    server.reply = reply()
+    assert gateway.decide(STATE, QUESTIONS).model == MODEL
+
+
+@pytest.mark.parametrize("model", ["jev-1.13.0", "jev-latest", "BODYTEXT", None, [MODEL]])
+def test_an_answer_of_another_model_or_of_none_is_rejected_as_such_and_counts_as_charged(
+    server: ScriptedServer, gateway: JevGateway, model: object
+) -> None:
+    server.reply = reply(model=model)
+    assert fails(gateway, WrongModel).billed is True
     server.reply = reply()
     assert gateway.decide(STATE, QUESTIONS).model == MODEL
 
@@ -401,7 +325,7 @@ def test_the_model_that_must_answer_can_be_another_than_the_one_that_is_asked(
         assert gateway.decide(STATE, QUESTIONS).model == "typesafe/jev-1.14-20261120"
         assert gateway.pinned_model == MODEL
         server.reply = reply()
-        fails(gateway, AnswerRejected)
+        fails(gateway, WrongModel)
 
 
 def test_any_body_is_a_decision_or_a_rejection_and_nothing_else(
@@ -542,186 +466,3 @@ def test_a_name_that_carries_a_version_is_pinned(model: str) -> None:
     require_pinned(model)
     with connected("http://127.0.0.1:9", model=model) as gateway:
         assert gateway.pinned_model == model
-
-
-# An independent server of the contract, from the package index, with faults to inject.
-
-MOCK_KEY = "mock-key"
-MOCK_MODEL = "jevcompat-mock-0.1"
-ITEMS: list[Item] = [
-    Pair(memory("".join(HOSTILE), topic="```"), memory("b", number=1), 0.86),
-    single(3, number=10),
-    single(2, memory_type="blocker", number=20),
-    single(number=30),
-]
-
-
-@contextmanager
-def mock_judge(*faults: str) -> Iterator[str]:
-    """The base URL of `jevcompat mock` in a process of its own, once it listens."""
-    command = [sys.executable, "-m", "jevcompat.cli", "mock", "--port", "0", "--key", MOCK_KEY]
-    for fault in faults:
-        command += ["--fault", fault]
-    process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, encoding="utf-8"
-    )
-    assert process.stderr is not None
-    try:
-        # It binds port 0 and then says which one it got, so there is nothing to poll for.
-        said = ""
-        while not (found := re.search(r"http://127\.0\.0\.1:\d+", said)):
-            line = process.stderr.readline()
-            assert line, f"jevcompat mock ended: {said}"
-            said += line
-        yield found.group()
-    finally:
-        process.kill()
-        process.wait()
-        process.stderr.close()
-
-
-@contextmanager
-def asking(
-    monkeypatch: pytest.MonkeyPatch, *faults: str, model: str = "jev-1.13.0"
-) -> Iterator[JevGateway]:
-    monkeypatch.setenv("JEV_API_KEY", MOCK_KEY)
-    with (
-        mock_judge(*faults) as url,
-        connected(url, model=model, answer_model=MOCK_MODEL) as gateway,
-    ):
-        yield gateway
-
-
-def read(decision: Decision) -> dict[str, Verdict | str]:
-    """The verdict on each item by ref, or why its answer was rejected."""
-    found: dict[str, Verdict | str] = {}
-    for item, ref in zip(ITEMS, refs_of(ITEMS), strict=True):
-        try:
-            found[ref] = verdict_of(item, ref, decision.answers.get(ref))
-        except AnswerRejected as rejection:
-            found[ref] = str(rejection)
-    return found
-
-
-def test_the_independent_mock_takes_our_request_and_all_its_answers_are_verdicts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with asking(monkeypatch) as gateway:
-        decision = gateway.decide(*render(ITEMS, AS_OF))
-    assert decision.model == MOCK_MODEL
-    assert decision.request_id == "req_mock"
-    assert decision.input_tokens is not None
-    assert decision.output_tokens == 2 * len(ITEMS)
-    verdicts = read(decision)
-    assert list(verdicts) == ["p0", "s0", "s1", "s2"]
-    for ref, verdict in verdicts.items():
-        assert isinstance(verdict, Verdict), verdict
-        answer: Any = decision.answers[ref]
-        assert verdict.probability == answer["probabilities"][answer["choice"]]
-        assert verdict.answer_key == answer["choice"].replace(f":{ref}n", ":n")
-
-
-@pytest.mark.parametrize(
-    ("fault", "reason"),
-    [("choice-sum", "the probabilities sum to 1."), ("choice-second", "not a most probable one")],
-)
-def test_a_fault_in_every_answer_of_the_mock_rejects_every_item(
-    monkeypatch: pytest.MonkeyPatch, fault: str, reason: str
-) -> None:
-    with asking(monkeypatch, fault) as gateway:
-        verdicts = read(gateway.decide(*render(ITEMS, AS_OF)))
-    for ref, verdict in verdicts.items():
-        assert isinstance(verdict, str), verdict
-        assert verdict.startswith(f"{ref}: ")
-        assert reason in verdict
-
-
-def test_a_mock_that_answers_the_first_question_only_rejects_the_other_items_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with asking(monkeypatch, "first-question-only") as gateway:
-        verdicts = read(gateway.decide(*render(ITEMS, AS_OF)))
-    assert isinstance(verdicts.pop("p0"), Verdict)
-    assert verdicts == {ref: f"{ref}: the answer is not a choice." for ref in ("s0", "s1", "s2")}
-
-
-@pytest.mark.parametrize(
-    ("fault", "message"),
-    [
-        ("extra-answer", "The judge answered questions that nobody asked."),
-        ("nan", "The judge's answer is not JSON."),
-        ("xssi-200", "The judge's answer is not JSON."),
-    ],
-)
-def test_a_fault_in_the_mocks_envelope_rejects_the_whole_call_as_charged(
-    monkeypatch: pytest.MonkeyPatch, fault: str, message: str
-) -> None:
-    with asking(monkeypatch, fault) as gateway, pytest.raises(AnswerRejected) as rejection:
-        gateway.decide(*render(ITEMS, AS_OF))
-    assert str(rejection.value) == message
-    assert rejection.value.billed is True
-
-
-def test_a_mock_that_lowers_the_case_of_keys_cannot_harm_since_ours_have_none(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    keys = [
-        choice.key
-        for item, ref in zip(ITEMS, refs_of(ITEMS), strict=True)
-        for choice in choices(item, ref)
-    ]
-    assert keys == [key.lower() for key in keys]
-    with asking(monkeypatch, "choice-key-case") as gateway:
-        state, questions = render(ITEMS, AS_OF)
-        assert all(
-            isinstance(verdict, Verdict)
-            for verdict in read(gateway.decide(state, questions)).values()
-        )
-        # The control: the fault is at work, and capitals would not have come back as they went.
-        shouted = {
-            ref: {**asked, "criteria": {key.upper(): None for key in asked["criteria"]}}  # type: ignore[attr-defined]
-            for ref, asked in questions.items()
-        }
-        returned = gateway.decide(state, shouted).answers
-    assert {ref: set(answer["probabilities"]) for ref, answer in returned.items()} == {  # type: ignore[index]
-        ref: set(asked["criteria"])  # type: ignore[call-overload]
-        for ref, asked in questions.items()
-    }
-
-
-@pytest.mark.parametrize("fault", ["no-usage", "float-usage"])
-def test_a_mock_that_does_not_say_its_usage_is_taken_with_unknown_tokens(
-    monkeypatch: pytest.MonkeyPatch, fault: str
-) -> None:
-    with asking(monkeypatch, fault) as gateway:
-        decision = gateway.decide(*render(ITEMS, AS_OF))
-    assert (decision.input_tokens, decision.output_tokens) == (None, None)
-    assert all(isinstance(verdict, Verdict) for verdict in read(decision).values())
-
-
-def test_the_confidence_of_the_mock_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    with asking(monkeypatch, "confidence-over") as gateway:
-        decision = gateway.decide(*render(ITEMS, AS_OF))
-    assert all(answer["confidence"] == 1.5 for answer in decision.answers.values())  # type: ignore[index]
-    for verdict in read(decision).values():
-        assert isinstance(verdict, Verdict)
-        assert verdict.probability <= 1
-
-
-def test_the_mock_refuses_a_wrong_key_and_a_model_it_does_not_know(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with mock_judge() as url:
-        monkeypatch.setenv("JEV_API_KEY", "another-KEYTEXT")
-        with connected(url, model="jev-1.13.0", answer_model=MOCK_MODEL) as gateway:
-            assert "JEV_API_KEY" in str(fails(gateway, GatewayRefused))
-        monkeypatch.setenv("JEV_API_KEY", MOCK_KEY)
-        with connected(url, model="jev-1.14.0", answer_model=MOCK_MODEL) as gateway:
-            assert "JEV_MODEL" in str(fails(gateway, GatewayRefused))
-        with connected(f"{url}/elsewhere", model="jev-1.13.0") as gateway:
-            assert "JEV_BASE_URL" in str(fails(gateway, GatewayRefused))
-        with (
-            connected(url, model="jev-1.13.0") as gateway,
-            pytest.raises(AnswerRejected, match="JEV_ANSWER_MODEL"),
-        ):
-            gateway.decide(*render(ITEMS, AS_OF))

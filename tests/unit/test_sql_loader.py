@@ -28,6 +28,9 @@ NEVER_DELETED = (
     "forgetting.judged_verdicts",
     "forgetting.archival_sweep",
     "forgetting.invariant_results",
+    "forgetting.unjudged_items",
+    "forgetting.shadow_answers",
+    "llm_usage",
     "users",
     "tenants",
 )
@@ -172,6 +175,9 @@ def test_the_tenant_tables_are_those_that_the_migration_isolates() -> None:
         "forgetting.minings",
         "forgetting.mined_memories",
         "forgetting.similar_pairs",
+        "forgetting.calls_under_way",
+        "forgetting.unjudged_items",
+        "forgetting.shadow_answers",
     ]
 
 
@@ -260,9 +266,17 @@ def test_br_42_the_rule_finds_a_query_without_its_tenant() -> None:
     )
 
 
-def test_queries_that_name_no_tenant_are_those_of_the_registry_and_the_catalogue() -> None:
-    without = {name.split(".")[0] for name, block in BLOCKS.items() if ":user_id" not in block}
-    assert without <= {"catalog", "guard", "tenants"}
+def test_queries_that_name_no_tenant_are_those_that_concern_no_tenant() -> None:
+    without = {name for name, block in BLOCKS.items() if ":user_id" not in block}
+    of_the_deployment = {
+        "budget.lock_deployment_budget",
+        "budget.read_deployment_spend",
+        "budget.commit_deployment_spend",
+        "rate.take_tokens",
+    }
+    assert of_the_deployment <= without
+    registry = {name.split(".")[0] for name in without - of_the_deployment}
+    assert registry <= {"catalog", "guard", "tenants"}
 
 
 def deleted(text: str) -> set[str]:
@@ -286,6 +300,7 @@ def test_br_01_the_only_deletes_are_of_what_a_run_can_make_again_and_of_reservat
     # The control: what may be deleted is found.
     assert set().union(*(deleted(block) for block in BLOCKS.values())) == {
         "budget_reservations",
+        "forgetting.calls_under_way",
         "forgetting.conflict_pairs",
         "forgetting.mined_memories",
         "forgetting.stale_candidates",
@@ -303,6 +318,7 @@ def test_br_01_the_runtime_role_is_granted_no_delete_on_what_is_remembered_or_de
     }
     assert may_delete == {
         "budget_reservations",
+        "forgetting.calls_under_way",
         "forgetting.conflict_pairs",
         "forgetting.mined_memories",
         "forgetting.stale_candidates",

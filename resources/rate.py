@@ -1,0 +1,51 @@
+"""The token rate: how fast all runs of a deployment together may send to the judge."""
+
+from datetime import timedelta
+
+import dagster as dg
+
+import sql
+from resources.clock import Clock
+from resources.database import Database
+from resources.errors import RateExceeded
+
+QUERIES = sql.load("rate")
+
+BURST = timedelta(seconds=10)
+"""How much unused rate may be saved up, as time."""
+
+HORIZON = timedelta(hours=1)
+"""How far ahead the rate may be taken; what is taken beyond it was taken by a wrong clock."""
+
+
+class TokenRate(dg.ConfigurableResource):  # type: ignore[type-arg]
+    """Tokens per minute that all runs share, through one row in PostgreSQL."""
+
+    database: dg.ResourceDependency[Database]
+    clock: dg.ResourceDependency[Clock]
+    tokens_per_minute: int = 1_000_000
+
+    def take(self, tokens: int, patience: float) -> float:
+        """Take ``tokens`` of the rate; the seconds to wait before they may be sent.
+
+        Raises RateExceeded, and takes nothing, when that would be more than ``patience`` seconds.
+        """
+        with self.database.registry() as connection:
+            row = connection.execute(
+                QUERIES["take_tokens"],
+                {
+                    "now": self.clock.now(),
+                    "burst": BURST,
+                    "horizon": HORIZON,
+                    "patience": timedelta(seconds=patience),
+                    "duration": timedelta(minutes=tokens / self.tokens_per_minute),
+                },
+            ).first()
+        if row is None:
+            raise RateExceeded(
+                f"Judging stops: the rate of {self.tokens_per_minute} tokens a minute is taken for "
+                f"more than {patience:.0f} seconds. What was judged stays, the rest waits for the "
+                "next run; raise FORGETTING_TOKENS_PER_MINUTE if the endpoint allows more."
+            )
+        wait: timedelta = row.wait
+        return wait.total_seconds()
