@@ -118,6 +118,8 @@ class _Judging:
         self.stop = threading.Event()
         self.failure: ForgettingError | None = None
         self.fruitless = 0
+        self.retried = 0.0
+        """Seconds that the calls of this judging lost to a judge that was away."""
         # A verdict is as old as the text it is about: what is edited while the judge is asked is
         # newer than its verdict.
         self.record = Record(
@@ -199,7 +201,13 @@ class _Judging:
         try:
             decision = call.result()
         except STOPS as reason:
-            self.done.stopped = self.done.stopped or str(reason)
+            if self.done.stopped is None:
+                self.done.stopped = str(reason)
+                if isinstance(reason, GatewayUnavailable):
+                    self.done.stopped += (
+                        " It was tried again as long as FORGETTING_RETRY_SECONDS allows; the rest "
+                        "waits for the next run."
+                    )
             self.stop.set()
         except RequestTooLarge as error:
             if len(batch.items) > 1:
@@ -288,10 +296,14 @@ class _Judging:
             tenants.require_judgment(means.database, user_id)
             return means.gateway.decide(batch.state, batch.questions)
 
+        self._wait_for_rate(batch)
         began = means.clock.now()
 
+        def lost() -> float:
+            return (means.clock.now() - began).total_seconds()
+
         def out_of_time(state: tenacity.RetryCallState) -> bool:
-            spent = (means.clock.now() - began).total_seconds() + state.upcoming_sleep
+            spent = self.retried + lost() + state.upcoming_sleep
             return self.stop.is_set() or spent > means.policy.retry_seconds
 
         for attempt in tenacity.Retrying(
@@ -302,14 +314,24 @@ class _Judging:
             reraise=True,
         ):
             with attempt:
-                pause = means.rate.take(batch.tokens, means.policy.retry_seconds)
-                means.clock.sleep(pause, until=self.stop)
-                if self.stop.is_set():
-                    raise GatewayUnavailable("Judging stopped before this call was sent.")
-                return means.budget.metered(
+                number = attempt.retry_state.attempt_number
+                if number > 1:
+                    self._wait_for_rate(batch)
+                decision = means.budget.metered(
                     user_id, FORGET_DECIDE, means.gateway.pinned_model, send
                 )
+                if number > 1:
+                    self.retried += lost()
+                return decision
         raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def _wait_for_rate(self, batch: Batch) -> None:
+        """Wait until the rate that all runs share lets a call go. Raises RateExceeded."""
+        means = self.means
+        pause = means.rate.take(batch.tokens, means.policy.retry_seconds)
+        means.clock.sleep(pause, until=self.stop)
+        if self.stop.is_set():
+            raise GatewayUnavailable("Judging stopped before this call was sent.")
 
 
 def _pause(state: tenacity.RetryCallState) -> float:

@@ -20,9 +20,14 @@ class Clock(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def now(self) -> datetime:
         """Now, timezone-aware, in UTC."""
-        if self.fixed is not None:
-            return datetime.fromisoformat(self.fixed).astimezone(UTC) + self._slept
-        return datetime.now(UTC)
+        return self.stopped_at or datetime.now(UTC)
+
+    @property
+    def stopped_at(self) -> datetime | None:
+        """Where a stopped clock stands now, in UTC; None while time goes on."""
+        if self.fixed is None:
+            return None
+        return datetime.fromisoformat(self.fixed).astimezone(UTC) + self._slept
 
     def sleep(self, seconds: float, until: threading.Event) -> None:
         """Wait ``seconds``, or until the event is set."""

@@ -28,6 +28,9 @@ from resources.errors import (
 
 GUARD = sql.load("guard")
 
+ABOUT_THE_STATEMENT = {"42501", "42P01", "42703", "42883"}
+"""SQLSTATEs of a right, a table, a column or a function that is not there."""
+
 
 class TenantTransaction:
     """An open transaction that sees one tenant. ``:user_id`` is bound in every statement."""
@@ -144,8 +147,12 @@ class Database(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     @contextmanager
     def judging(self, user_id: UUID) -> Iterator[None]:
-        """Hold the tenant's judging lock, on a connection of its own, across transactions."""
-        with self._pool().connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        """Hold the tenant's judging lock, on a connection of its own, across transactions.
+
+        Raises StoreRefused in the end when that connection was lost: nobody else was kept out then.
+        """
+        with sentences(), self._pool().connect() as connection:
+            connection.execution_options(isolation_level="AUTOCOMMIT")
             connection.execute(GUARD["lock_judging"], {"user_id": str(user_id)})
             try:
                 yield
@@ -182,9 +189,12 @@ def sentences() -> Iterator[None]:
         diagnostics = getattr(original, "diag", None)
         constraint = getattr(diagnostics, "constraint_name", None)
         state = getattr(original, "pgcode", None)
-        # Our own triggers raise 23514 without a constraint's name; class 42 is about the statement.
-        # Neither message quotes a row.
-        speaks = state is not None and (state == "23514" or state.startswith("42"))
+        # What a function says may quote a row, but our own triggers do not. Without a function
+        # these codes are about names in our statement.
+        within = getattr(diagnostics, "context", None) or ""
+        speaks = within.startswith("PL/pgSQL function forgetting.refuse_") or (
+            state in ABOUT_THE_STATEMENT and not within
+        )
         raised = getattr(diagnostics, "message_primary", None) if speaks else None
         reason = constraint or raised or type(original).__name__
         raise StoreRefused(

@@ -5,7 +5,9 @@ means for a memory belong elsewhere.
 """
 
 import json
+import logging
 import re
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,6 +42,11 @@ NEVER_SENT = (
     httpx.LocalProtocolError,
 )
 """Failures before any of the request left, so it cannot have been judged and charged."""
+
+# They log what the endpoint says of a call, its reason phrase and its headers, which could repeat a
+# memory. Whoever turns them up by name knows what he asks for.
+for _name in ("httpx", "httpcore"):
+    logging.getLogger(_name).setLevel(logging.WARNING)
 
 Questions = Mapping[str, Mapping[str, object]]
 
@@ -88,6 +95,7 @@ class JevGateway(Gateway):
     timeout_seconds: float = 60.0
 
     _client: httpx.Client | None = PrivateAttr(default=None)
+    _connecting: threading.Lock = PrivateAttr(default_factory=threading.Lock)
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         self.close()
@@ -130,12 +138,14 @@ class JevGateway(Gateway):
                 f"limits of {MAX_STATE_CHARACTERS} and {MAX_QUESTIONS}: lower "
                 "FORGETTING_BATCH_ITEMS."
             )
-        if self._client is None:
-            self.connect()
-        assert self._client is not None
+        with self._connecting:  # several calls may be the first
+            if self._client is None:
+                self.connect()
+            client = self._client
+        assert client is not None
         body = {"model": self.model, "state": state, "questions": questions}
         try:
-            response = self._client.post("/v1/systemone", json=body)
+            response = client.post("/v1/systemone", json=body)
         except NEVER_SENT as error:
             raise GatewayUnavailable(
                 f"The judge at JEV_BASE_URL does not answer ({type(error).__name__})."

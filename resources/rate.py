@@ -14,8 +14,8 @@ QUERIES = sql.load("rate")
 BURST = timedelta(seconds=10)
 """How much unused rate may be saved up, as time."""
 
-HORIZON = timedelta(hours=1)
-"""How far ahead the rate may be taken; what is taken beyond it was taken by a wrong clock."""
+LARGEST_CALL = 200_000
+"""More tokens than any call can have."""
 
 
 class TokenRate(dg.ConfigurableResource):  # type: ignore[type-arg]
@@ -34,11 +34,11 @@ class TokenRate(dg.ConfigurableResource):  # type: ignore[type-arg]
             row = connection.execute(
                 QUERIES["take_tokens"],
                 {
-                    "now": self.clock.now(),
+                    "now": self.clock.stopped_at,
                     "burst": BURST,
-                    "horizon": HORIZON,
+                    "horizon": timedelta(seconds=patience) + self._time_of(LARGEST_CALL),
                     "patience": timedelta(seconds=patience),
-                    "duration": timedelta(minutes=tokens / self.tokens_per_minute),
+                    "duration": self._time_of(tokens),
                 },
             ).first()
         if row is None:
@@ -49,3 +49,6 @@ class TokenRate(dg.ConfigurableResource):  # type: ignore[type-arg]
             )
         wait: timedelta = row.wait
         return wait.total_seconds()
+
+    def _time_of(self, tokens: int) -> timedelta:
+        return timedelta(minutes=tokens / self.tokens_per_minute)

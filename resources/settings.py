@@ -80,7 +80,7 @@ class Settings(BaseSettings):
     forgetting_calls_in_flight: int = Field(
         1,
         ge=1,
-        le=64,
+        le=16,
         description="judge calls that one run has under way at once; a killed run may pay for as "
         "many twice",
     )
@@ -88,8 +88,8 @@ class Settings(BaseSettings):
         120.0,
         ge=0,
         allow_inf_nan=False,
-        description="seconds that one call is tried again while the judge is away; then the rest "
-        "waits for the next run",
+        description="seconds that one tenant's pass may lose to a judge that is away, in all; then "
+        "the rest waits for the next run",
     )
     forgetting_judge_shadow: bool = Field(
         False, description="ask two more yes/no questions beside each pair, for the eval alone"

@@ -219,6 +219,10 @@ class Store:
             evidence_id=evidence_id,
         )
 
+    def free_rate(self) -> None:
+        """Forget which tokens of the rate are taken, for a test whose clock is set back."""
+        self.execute("UPDATE forgetting.token_rate SET taken_until = '-infinity'")
+
     def mark_demo(self) -> None:
         """Mark the database as one of invented memories."""
         self.execute("UPDATE forgetting.deployment SET demo = TRUE")

@@ -600,6 +600,7 @@ def test_any_partition_materialized_again_gives_the_same_rows(
     found = store.rows("SELECT user_id FROM tenants WHERE slug = 'acme'")
     acme: UUID = found[0]["user_id"] if found else store.tenant()
     store.execute("DELETE FROM memories")
+    store.free_rate()
     random = Random(seed)
     for place in range(size):
         store.memory(
@@ -636,6 +637,7 @@ def test_in_any_history_a_second_look_has_a_reason_and_in_the_end_nothing_is_lef
     found = store.rows("SELECT user_id FROM tenants WHERE slug = 'acme'")
     acme: UUID = found[0]["user_id"] if found else store.tenant()
     store.execute("DELETE FROM memories")
+    store.free_rate()
     random = Random(seed)
     changes: dict[UUID, list[datetime]] = {}
     places: dict[UUID, tuple[str, int]] = {}

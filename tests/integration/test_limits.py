@@ -144,15 +144,19 @@ def meeting(number: int) -> Iterator[threading.Barrier]:
 def test_what_is_under_way_when_judging_stops_is_still_written_down(
     store: Store, error: Exception
 ) -> None:
-    singles(store, 10)
+    singles(store, 40)
+    answered: list[int] = []
 
     with meeting(3) as barrier:
 
         class OneFails(TestJudge):
             def decide(self, state: str, questions: Questions) -> Decision:
-                barrier.wait(SECONDS)  # all three are under way, and then one of them fails
-                if block_of(state)["items"][0]["memory"]["topic"] == "0":
+                number = int(block_of(state)["items"][0]["memory"]["topic"])
+                if number < 3:
+                    barrier.wait(SECONDS)  # all three are under way, and then one of them fails
+                if number == 0:
                     raise error
+                answered.append(number)
                 return super().decide(state, questions)
 
         work = Pass(store, OneFails(), make_policy(batch_items=1, calls_in_flight=3))
@@ -161,9 +165,11 @@ def test_what_is_under_way_when_judging_stops_is_still_written_down(
             with pytest.raises(GatewayRefused):
                 work.verdicts(store.partition())
         else:
-            assert work.verdicts(store.partition()).left == 8
-    assert topics(store) == [1, 2], "they are paid for, and no further call was sent"
-    assert store.rows("SELECT count(*) AS n FROM llm_usage") == [{"n": 2}]
+            assert work.verdicts(store.partition()).left == 40 - len(answered)
+    # Those that came back before the failure did may have made room for a few more.
+    assert {1, 2} <= set(answered) < set(range(40))
+    assert topics(store) == sorted(answered), "they are paid for"
+    assert store.rows("SELECT count(*) AS n FROM llm_usage") == [{"n": len(answered)}]
 
 
 def test_an_opt_in_withdrawn_while_calls_are_under_way_stops_before_the_next_send(

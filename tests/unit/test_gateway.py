@@ -22,7 +22,9 @@ from forgetting_assets.judging.items import Item, Pair
 from forgetting_assets.judging.rendering import choices, refs_of, render
 from resources.errors import (
     AnswerRejected,
+    ConfigurationError,
     GatewayError,
+    GatewayRefused,
     GatewayUnavailable,
     MissingApiKey,
     RequestTooLarge,
@@ -466,3 +468,77 @@ def test_a_name_that_carries_a_version_is_pinned(model: str) -> None:
     require_pinned(model)
     with connected("http://127.0.0.1:9", model=model) as gateway:
         assert gateway.pinned_model == model
+
+
+# What only a hostile or broken endpoint sends
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'{{"model": "{MODEL}", "answers": {{"s0": {{"type": "choice"}}, "s0": {{}}}}}}',
+        f'{{"model": "{MODEL}", "model": "{MODEL}", "answers": {{}}}}',
+        f'{{"model": "{MODEL}", "answers": {{"s0": {{"probabilities": {{"a": 0, "a": 1}}}}}}}}',
+    ],
+    ids=["two answers to one question", "two models", "one key twice"],
+)
+def test_a_name_that_occurs_twice_is_an_extra_answer_and_rejected(
+    server: ScriptedServer, gateway: JevGateway, text: str
+) -> None:
+    server.reply = Reply(body=text.encode())
+    rejected = fails(gateway, AnswerRejected)
+    assert rejected.billed
+
+
+def test_an_answer_that_cannot_be_decoded_is_rejected_and_not_asked_for_again(
+    server: ScriptedServer, gateway: JevGateway
+) -> None:
+    server.reply = Reply(body=b"no gzip", headers={"content-encoding": "gzip"})
+    rejected = fails(gateway, AnswerRejected)
+    assert rejected.billed
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:abc", "http://a\x00b", "http://[::1"])
+def test_a_base_url_that_is_no_address_is_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.setenv("JEV_API_KEY", "a key")
+    with pytest.raises(ConfigurationError, match="JEV_BASE_URL"):
+        JevGateway(base_url=url).decide("{}", {})
+
+
+@pytest.mark.parametrize(
+    ("text", "too_large"),
+    [
+        ('{"detail": {"error_type": "max_tokens_exceeded", "message": "m"}}', True),
+        ('{"detail": "max_tokens_exceeded: 40000 tokens"}', True),
+        ('{"error": {"code": "max_tokens_exceeded"}}', True),
+        ('{"detail": {"error_type": "x", "message": "your input: max_tokens_exceeded"}}', False),
+        ('{"detail": [{"input": "max_tokens_exceeded"}]}', False),
+        ("max_tokens_exceeded", False),
+        ('{"detail": null}', False),
+        ("[]", False),
+    ],
+)
+def test_a_400_is_about_size_when_its_code_says_so_and_not_when_it_quotes_a_memory(
+    server: ScriptedServer, gateway: JevGateway, text: str, too_large: bool
+) -> None:
+    server.reply = Reply(status=400, body=text.encode())
+    fails(gateway, RequestTooLarge if too_large else GatewayRefused)
+
+
+@pytest.mark.parametrize(
+    ("header", "kept"),
+    [
+        ("req_01-a.b:c", "req_01-a.b:c"),
+        ("The cat of a customer is called Mimi", None),
+        ("x" * 128, "x" * 128),
+        ("x" * 129, None),
+        ("", None),
+    ],
+)
+def test_a_request_id_that_no_id_looks_like_is_not_kept(
+    server: ScriptedServer, gateway: JevGateway, header: str, kept: str | None
+) -> None:
+    server.reply = Reply(body=reply().body, headers={"x-typesafe-request-id": header})
+    assert gateway.decide(STATE, QUESTIONS).request_id == kept
