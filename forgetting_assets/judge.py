@@ -1,32 +1,26 @@
-"""Asking the judge: the loop that joins pure judging to the gateway, the budget and the store.
+"""Judging a partition: the loop that joins pure judging to the calls and the store.
 
 Each call's verdicts are committed as it returns, so a killed run resumes with what is unjudged.
 """
 
 from __future__ import annotations
 
-import threading
 from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from functools import partial
 from uuid import UUID
 
-import tenacity
-
+from forgetting_assets.calls import Calls, Means
 from forgetting_assets.judging.batching import Batch, batches, halves
 from forgetting_assets.judging.items import Item
 from forgetting_assets.judging.rendering import refs_of
 from forgetting_assets.judging.shadow import Shadow, shadow_of
 from forgetting_assets.judging.verdicts import Verdict, verdict_of
 from forgetting_assets.partition import Partition
-from forgetting_assets.store import proposals, tenants, verdicts
+from forgetting_assets.store import proposals, verdicts
 from forgetting_assets.store.verdicts import Record, Unjudged
-from resources.budget import FORGET_DECIDE, Budget
-from resources.clock import Clock
-from resources.database import Database
 from resources.errors import (
     AnswerRejected,
     BudgetExceeded,
@@ -38,12 +32,7 @@ from resources.errors import (
     RequestTooLarge,
     WrongModel,
 )
-from resources.gateway import Decision, Gateway
-from resources.policy import Policy
-from resources.rate import TokenRate
-
-LONGEST_PAUSE = 60.0
-"""Seconds that jitter alone waits before a retry, at most."""
+from resources.gateway import Decision
 
 FRUITLESS = 3
 """Calls in a row without one usable answer after which the judge counts as broken."""
@@ -75,18 +64,6 @@ class Judged:
     outcomes: Counter[str] = field(default_factory=Counter)
 
 
-@dataclass(frozen=True)
-class Means:
-    """What judging needs of the outside, as Dagster injects it."""
-
-    database: Database
-    gateway: Gateway
-    budget: Budget
-    rate: TokenRate
-    clock: Clock
-    policy: Policy
-
-
 def judge(
     means: Means,
     partition: Partition,
@@ -114,12 +91,10 @@ class _Judging:
         self.means = means
         self.partition = partition
         self.progress = progress
+        self.calls = Calls(means, partition.user_id)
         self.done = Judged()
-        self.stop = threading.Event()
         self.failure: ForgettingError | None = None
         self.fruitless = 0
-        self.retried = 0.0
-        """Seconds that the calls of this judging lost to a judge that was away."""
         # A verdict is as old as the text it is about: what is edited while the judge is asked is
         # newer than its verdict.
         self.record = Record(
@@ -127,28 +102,34 @@ class _Judging:
         )
 
     def run(self, *, rejudge: bool) -> Judged:
-        database, partition, policy = self.means.database, self.partition, self.means.policy
-        self.done.lost_calls = self.means.budget.book_lost(partition.user_id, FORGET_DECIDE)
-        items = verdicts.read_items(database, partition)
+        self.done.lost_calls = self.calls.book_lost()
+        items = verdicts.read_items(self.means.database, self.partition)
         self.done.items = self.done.left = len(items)
-        waiting = proposals.count_open(database, partition)
-        if waiting >= policy.open_proposals:
-            self.done.stopped = (
-                f"{waiting} proposals of {partition.tenant.slug} wait for a decision, and at "
-                f"{policy.open_proposals} judging stops: decide some with `forgetting review`, or "
-                "raise FORGETTING_OPEN_PROPOSALS."
-            )
+        queue = self._rejudged(items) if rejudge else self._unjudged(items)
+        if queue and (full := self._queue_is_full()):
+            self.done.stopped = full
         else:
-            queue = self._rejudged(items) if rejudge else self._unjudged(items)
             self._work(queue)
         if self.failure:
             raise self.failure
-        self.done.outcomes.update(verdicts.count(database, partition))
+        self.done.outcomes.update(verdicts.count(self.means.database, self.partition))
         return self.done
+
+    def _queue_is_full(self) -> str | None:
+        """Why there is no room for more proposals, or None (BR-32)."""
+        waiting = proposals.count_open(self.means.database, self.partition)
+        most = self.means.policy.open_proposals
+        if waiting < most:
+            return None
+        return (
+            f"{waiting} proposals of {self.partition.tenant.slug} wait for a decision, and at "
+            f"{most} judging stops: decide some with `forgetting review`, or raise "
+            "FORGETTING_OPEN_PROPOSALS."
+        )
 
     def _rejudged(self, items: list[Item]) -> deque[Batch]:
         asking = verdicts.next_asking(self.means.database, self.partition)
-        self.record = Record(**{**vars(self.record), "asking": asking})
+        self.record = replace(self.record, asking=asking)
         return self._batched(items, self.means.policy.batch_items)
 
     def _unjudged(self, items: list[Item]) -> deque[Batch]:
@@ -187,15 +168,15 @@ class _Judging:
         with ThreadPoolExecutor(most, thread_name_prefix="judge") as threads:
             try:
                 while True:
-                    while queue and len(under_way) < most and not self.stop.is_set():
+                    while queue and len(under_way) < most and not self.calls.stop.is_set():
                         batch = queue.popleft()
-                        under_way[threads.submit(self._ask, batch)] = batch
+                        under_way[threads.submit(self.calls.ask, batch)] = batch
                     if not under_way:
                         break
                     for call in wait(under_way, return_when=FIRST_COMPLETED).done:
                         self._finish(under_way.pop(call), call, queue)
             finally:
-                self.stop.set()
+                self.calls.stop.set()
 
     def _finish(self, batch: Batch, call: Future[Decision], queue: deque[Batch]) -> None:
         try:
@@ -208,7 +189,7 @@ class _Judging:
                         " It was tried again as long as FORGETTING_RETRY_SECONDS allows; the rest "
                         "waits for the next run."
                     )
-            self.stop.set()
+            self.calls.stop.set()
         except RequestTooLarge as error:
             if len(batch.items) > 1:
                 queue.extendleft(
@@ -283,60 +264,4 @@ class _Judging:
 
     def _fail(self, error: ForgettingError) -> None:
         self.failure = self.failure or error
-        self.stop.set()
-
-    def _ask(self, batch: Batch) -> Decision:
-        """Send one call, again with full jitter while the judge is away and there is time.
-
-        The opt-in is read before each send, after every wait. Runs in a thread of its own.
-        """
-        means, user_id = self.means, self.partition.user_id
-
-        def send() -> Decision:
-            tenants.require_judgment(means.database, user_id)
-            return means.gateway.decide(batch.state, batch.questions)
-
-        self._wait_for_rate(batch)
-        began = means.clock.now()
-
-        def lost() -> float:
-            return (means.clock.now() - began).total_seconds()
-
-        def out_of_time(state: tenacity.RetryCallState) -> bool:
-            spent = self.retried + lost() + state.upcoming_sleep
-            return self.stop.is_set() or spent > means.policy.retry_seconds
-
-        for attempt in tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(GatewayUnavailable),
-            stop=out_of_time,
-            wait=_pause,
-            sleep=partial(means.clock.sleep, until=self.stop),
-            reraise=True,
-        ):
-            with attempt:
-                number = attempt.retry_state.attempt_number
-                if number > 1:
-                    self._wait_for_rate(batch)
-                decision = means.budget.metered(
-                    user_id, FORGET_DECIDE, means.gateway.pinned_model, send
-                )
-                if number > 1:
-                    self.retried += lost()
-                return decision
-        raise AssertionError("unreachable: the last attempt returns or raises")
-
-    def _wait_for_rate(self, batch: Batch) -> None:
-        """Wait until the rate that all runs share lets a call go. Raises RateExceeded."""
-        means = self.means
-        pause = means.rate.take(batch.tokens, means.policy.retry_seconds)
-        means.clock.sleep(pause, until=self.stop)
-        if self.stop.is_set():
-            raise GatewayUnavailable("Judging stopped before this call was sent.")
-
-
-def _pause(state: tenacity.RetryCallState) -> float:
-    """Seconds before the next attempt: full jitter, on top of what the endpoint asked for."""
-    error = state.outcome.exception() if state.outcome else None
-    asked = error.retry_after if isinstance(error, GatewayUnavailable) else None
-    jitter = tenacity.wait_random_exponential(multiplier=0.5, max=LONGEST_PAUSE)(state)
-    return jitter + (asked or 0)
+        self.calls.stop.set()

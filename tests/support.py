@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from pydantic import PrivateAttr
 
 from forgetting_assets import judge as judging
+from forgetting_assets.calls import Means
 from forgetting_assets.partition import Partition, of_day
 from forgetting_assets.store import candidates, evidence, pairs, proposals, tenants
 from resources.budget import Budget
@@ -370,13 +371,13 @@ class Pass:
         return chosen, candidates.select(database, partition, self.policy, self.now)
 
     @property
-    def means(self) -> judging.Means:
+    def means(self) -> Means:
         """What judging needs of the outside."""
         database = self.store.database
         rate = TokenRate(
             database=database, clock=self.clock, tokens_per_minute=self.tokens_per_minute
         )
-        return judging.Means(database, self.judge, self.budget, rate, self.clock, self.policy)
+        return Means(database, self.judge, self.budget, rate, self.clock, self.policy)
 
     def verdicts(self, partition: Partition, *, rejudge: bool = False) -> judging.Judged:
         """Judge what was selected."""

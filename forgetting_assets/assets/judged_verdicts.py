@@ -9,7 +9,8 @@ from pydantic import Field
 from forgetting_assets import metadata
 from forgetting_assets.assets.conflict_pairs import conflict_pairs
 from forgetting_assets.assets.stale_candidates import stale_candidates
-from forgetting_assets.judge import Judged, Means, judge
+from forgetting_assets.calls import Means
+from forgetting_assets.judge import Judged, judge
 from forgetting_assets.partitions import daily_tenant, selected
 from forgetting_assets.store import verdicts
 from resources.budget import Budget

@@ -147,6 +147,8 @@ def judge() -> Iterator[dict[str, str]]:
             "JEV_MODEL": "jev-1.13.0",
             "JEV_ANSWER_MODEL": "jevcompat-mock-0.1",
             "JEV_API_KEY": "x",
+            # It answers by chance, and so ends far more of a scope than a judge would.
+            "FORGETTING_BLAST_RADIUS": "1",
         }
     finally:
         server.kill()

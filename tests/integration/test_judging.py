@@ -18,9 +18,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import PrivateAttr
 
-from forgetting_assets import judge as judging
+from forgetting_assets.calls import LONGEST_PAUSE
 from forgetting_assets.checks.invariant import checks
 from forgetting_assets.demo.scripted import ScriptedGateway
+from forgetting_assets.judge import Judged
 from forgetting_assets.store import candidates, invariant, pairs, tenants, verdicts
 from resources.errors import (
     AnswerRejected,
@@ -745,7 +746,7 @@ def test_waits_never_pass_the_time_for_retries_in_all_and_none_is_shorter_than_a
     ]
     for least, pause in zip(asked_for, pauses, strict=False):
         assert pause >= (least or 0) - 1e-6
-        assert pause <= (least or 0) + judging.LONGEST_PAUSE + 1e-6
+        assert pause <= (least or 0) + LONGEST_PAUSE + 1e-6
     assert done.judged + done.left == 4
     assert (done.left == 0) == (done.stopped is None)
 
@@ -897,7 +898,7 @@ def test_two_judgings_of_a_tenant_at_once_never_ask_for_an_item_twice(store: Sto
     one, two = TestJudge.that(say("keep"), before=hold), TestJudge()
     Pass(store).candidates(partition)
 
-    def late() -> judging.Judged:
+    def late() -> Judged:
         assert first_is_in.wait(10)
         second_started.set()
         return Pass(store, two).verdicts(partition)
@@ -918,7 +919,7 @@ def test_four_judgings_of_a_tenant_started_together_ask_for_every_item_once(stor
     Pass(store).candidates(partition)
     start = threading.Barrier(4)
 
-    def run(judge: TestJudge) -> judging.Judged:
+    def run(judge: TestJudge) -> Judged:
         start.wait(10)
         return Pass(store, judge, make_policy(batch_items=3)).verdicts(partition)
 
@@ -931,7 +932,7 @@ def test_four_judgings_of_a_tenant_started_together_ask_for_every_item_once(stor
 def test_a_tenant_that_is_being_judged_holds_up_no_other_tenant(store: Store) -> None:
     singles(store, store.tenant("acme"), 2)
     singles(store, store.tenant("other"), 2)
-    inner: list[judging.Judged] = []
+    inner: list[Judged] = []
 
     def judge_the_other(_call: int) -> None:
         inner.append(Pass(store).verdicts(store.partition("other")))

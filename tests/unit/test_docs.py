@@ -107,3 +107,14 @@ def test_the_readme_draws_the_graph_that_dagster_has() -> None:
     drawing = (PROJECT / "README.md").read_text(encoding="utf-8").split("```text\n")[2]
     for asset in upstream:
         assert asset in drawing
+
+
+def test_every_promise_names_a_test_that_exists() -> None:
+    page = (PROJECT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    promises = page.split("## What is not proven")[0].split("\n- ")[1:]
+    assert len(promises) >= 20
+    for promise in promises:
+        named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", promise)
+        assert named, f"no test holds: {promise[:60]}"
+        for path, name in named:
+            assert f"def {name}(" in (PROJECT / path).read_text(encoding="utf-8"), name
