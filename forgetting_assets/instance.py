@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +24,7 @@ from sqlalchemy.exc import DBAPIError
 from forgetting_assets import partitions
 from forgetting_assets.partition import Partition
 from resources.addresses import Addresses
-from resources.database import engine, first_line
+from resources.database import Database, engine, first_line
 from resources.errors import (
     ConfigurationError,
     DatabaseUnreachable,
@@ -33,6 +34,7 @@ from resources.errors import (
 from resources.settings import PROJECT, Settings
 
 STOP_SECONDS = 30
+OF_THE_COMMAND_LINE = {"forgetting/started_by": "command-line"}
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
@@ -70,7 +72,9 @@ class Run:
     reason: str | None = None
 
 
-def run_partition(job: dg.JobDefinition, partition: Partition, *, rejudge: bool = False) -> Run:
+def run_partition(
+    database: Database, job: dg.JobDefinition, partition: Partition, *, rejudge: bool = False
+) -> Run:
     """Run a job for one partition in this process, recorded where the UI sees it.
 
     ``rejudge`` asks about every item again. Raises PartitionError for a day before the first
@@ -83,11 +87,19 @@ def run_partition(job: dg.JobDefinition, partition: Partition, *, rejudge: bool 
         )
     key = partitions.key(partition.run_date, partition.tenant.slug)
     config = QUIET | {"ops": {"judged_verdicts": {"config": {"rejudge": rejudge}}}}
+    run_id = str(uuid.uuid4())
     with dg.DagsterInstance.get() as instance:
         instance.add_dynamic_partitions(partitions.tenants.name or "", [partition.tenant.slug])
-        result = job.execute_in_process(
-            partition_key=key, instance=instance, raise_on_error=False, run_config=config
-        )
+        end_killed_runs(database, instance)
+        with database.living(run_id):
+            result = job.execute_in_process(
+                partition_key=key,
+                instance=instance,
+                raise_on_error=False,
+                run_config=config,
+                run_id=run_id,
+                tags=OF_THE_COMMAND_LINE,
+            )
     metadata = {
         event.asset_key.to_user_string(): {
             name: value.value
@@ -97,6 +109,19 @@ def run_partition(job: dg.JobDefinition, partition: Partition, *, rejudge: bool 
         if event.asset_key is not None
     }
     return Run(result.success, result.run_id, metadata, _reason(result))
+
+
+def end_killed_runs(database: Database, instance: dg.DagsterInstance) -> None:
+    """Record the end of runs whose process was killed, and free their places in the pool.
+
+    No daemon watches over the command line's runs. Dagster would show a killed one as running, and
+    the place that it holds would keep every later run waiting for ever.
+    """
+    unfinished = dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED], tags=OF_THE_COMMAND_LINE)
+    for run in instance.get_runs(unfinished):
+        if not database.is_alive(run.run_id):
+            instance.report_run_failed(run, "The process of this run was killed.")
+            instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
 
 
 def _reason(result: dg.ExecuteInProcessResult) -> str | None:

@@ -26,7 +26,9 @@ def run_pass(
 ) -> None:
     """Run the whole pass for each partition and print a table. Raises when one of them failed."""
     job = build_defs().resolve_job_def("forgetting_pass")
-    runs = [(each, instance.run_partition(job, each, rejudge=rejudge)) for each in partitions]
+    runs = [
+        (each, instance.run_partition(database, job, each, rejudge=rejudge)) for each in partitions
+    ]
     table = Table(Column(no_wrap=True), *(each.tenant.slug for each in partitions))
     for name, figure in FIGURES.items():
         table.add_row(name, *(figure(each, run.metadata) for each, run in runs))

@@ -159,6 +159,22 @@ class Database(dg.ConfigurableResource):  # type: ignore[type-arg]
             finally:
                 connection.execute(GUARD["unlock_judging"], {"user_id": str(user_id)})
 
+    @contextmanager
+    def living(self, run_id: str) -> Iterator[None]:
+        """Let others see, by a lock on a connection of its own, that a run's process is alive."""
+        with sentences(), self._pool().connect() as connection:
+            connection.execution_options(isolation_level="AUTOCOMMIT")
+            connection.execute(GUARD["lock_run"], {"run_id": run_id})
+            try:
+                yield
+            finally:
+                connection.invalidate()  # which ends the session, and the lock with it
+
+    def is_alive(self, run_id: str) -> bool:
+        """Whether the process of a run is alive, on whatever machine."""
+        with self.registry() as connection:
+            return bool(connection.execute(GUARD["is_run_alive"], {"run_id": run_id}).scalar_one())
+
     def is_demo(self) -> bool:
         """Whether this database is marked as holding invented memories only."""
         with self.registry() as connection:

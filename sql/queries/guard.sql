@@ -57,3 +57,11 @@ SELECT pg_advisory_lock(hashtextextended('forgetting-judging:' || :user_id, 0));
 -- name: unlock_judging
 -- The other half of lock_judging.
 SELECT pg_advisory_unlock(hashtextextended('forgetting-judging:' || :user_id, 0));
+
+-- name: lock_run
+-- Held by the process of a run as long as it lives.
+SELECT pg_advisory_lock(hashtextextended('forgetting-run:' || :run_id, 0));
+
+-- name: is_run_alive
+-- Whether some process holds a run's lock.
+SELECT NOT pg_try_advisory_xact_lock(hashtextextended('forgetting-run:' || :run_id, 0)) AS alive;

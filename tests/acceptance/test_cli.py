@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +31,7 @@ from resources import embedded, migrations
 from resources.addresses import MEMORY_DATABASE, Addresses
 from resources.database import Database, engine
 from resources.settings import PROJECT
+from tests.fake_jev import FakeJev
 from tests.support import Store, record_verdict
 
 BIN = Path(sys.executable).parent
@@ -71,8 +73,8 @@ class Cli:
     home: Path
     environment: dict[str, str] = field(default_factory=dict)
 
-    def __call__(self, *arguments: str, **environment: str | None) -> Said:
-        """Run a command. A variable that is None is not set."""
+    def start(self, *arguments: str, **environment: str | None) -> subprocess.Popen[str]:
+        """Start a command. A variable that is None is not set."""
         given = {
             "PATH": os.environ["PATH"],
             "HOME": str(self.home),
@@ -81,16 +83,24 @@ class Cli:
             **self.environment,
             **environment,
         }
-        done = subprocess.run(
+        return subprocess.Popen(
             [BIN / "forgetting", *arguments],
             env={name: value for name, value in given.items() if value is not None},
             cwd=self.home,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=HANG,
-            check=False,
         )
-        return Said(done.returncode, done.stdout, done.stderr)
+
+    def __call__(self, *arguments: str, **environment: str | None) -> Said:
+        """Run a command to its end."""
+        with self.start(*arguments, **environment) as command:
+            try:
+                out, err = command.communicate(timeout=HANG)
+            except BaseException:
+                command.kill()
+                raise
+        return Said(command.returncode, out, err)
 
     def good(self, *arguments: str, **environment: str | None) -> Said:
         """Run a command that must succeed and complain of nothing."""
@@ -478,6 +488,43 @@ def lines_of(count: int) -> str:
         + "\n"
         for number in range(count)
     )
+
+
+def test_a_run_that_was_killed_holds_up_no_other_and_is_shown_as_failed(
+    cli: Cli, store: Store, places: Addresses
+) -> None:
+    acme = store.tenant()
+    for n in range(30):
+        store.memory(acme, age=300 + n, scope=str(n), embedding=None)
+    under_way, let_go = threading.Event(), threading.Event()
+
+    def hold(_call: int) -> None:
+        under_way.set()
+        let_go.wait(HANG)
+
+    with FakeJev(before=hold) as server:
+        cli.environment |= {
+            **ON,
+            "JEV_BASE_URL": server.url,
+            "JEV_MODEL": server.model,
+            "JEV_API_KEY": "x",
+        }
+        run = ("run", "--tenant", "acme", "--date", DAY)
+        killed = cli.start(*run)
+        while not under_way.wait(0.1):
+            assert killed.poll() is None, killed.communicate()
+        killed.kill()
+        killed.communicate()
+        let_go.set()
+        server.before = None
+        again = cli.good(*run).rows()
+    assert again["judged"] == ["30"]
+    assert again["left for the next run"] == ["0"]
+    assert len(store.rows("SELECT 1 FROM llm_usage")) == len(server.calls) == 4
+    with engine(places.dagster.set(username=places.admin.username)).connect() as connection:  # type: ignore[union-attr]
+        runs = connection.execute(sa.text("SELECT status FROM runs ORDER BY id")).scalars().all()
+        slots = connection.execute(sa.text("SELECT count(*) FROM pending_steps")).scalar_one()
+    assert (runs, slots) == (["FAILURE", "SUCCESS"], 0)
 
 
 def test_from_an_empty_server_to_a_decided_proposal(
