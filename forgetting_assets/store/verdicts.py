@@ -207,7 +207,7 @@ def sort(
 
 
 def count(database: Database, partition: Partition) -> Mapping[str, int]:
-    """The partition's verdicts by outcome."""
+    """The verdicts that stand for the partition's items, by outcome."""
     with database.tenant(partition.user_id) as tx:
         rows = tx.rows(QUERIES["count_verdicts"], run_date=partition.run_date)
         return {row.verdict: row.verdicts for row in rows}

@@ -149,14 +149,14 @@ WHERE
 GROUP BY u.input_digest;
 
 -- name: count_verdicts
--- The partition's verdicts by kind and outcome.
+-- The verdicts that stand for the partition's items, by outcome.
 SELECT
-    v.verdict,
+    s.verdict,
     count(*) AS verdicts
-FROM forgetting.judged_verdicts AS v
-WHERE v.user_id = :user_id AND v.run_date = :run_date
-GROUP BY v.verdict
-ORDER BY v.verdict;
+FROM forgetting.standing_verdicts AS s
+WHERE s.user_id = :user_id AND s.run_date = :run_date
+GROUP BY s.verdict
+ORDER BY s.verdict;
 
 -- name: preview_verdicts
 -- A few of the partition's verdicts, for the UI.

@@ -869,7 +869,11 @@ READS: Mapping[str, Mapping[str, Bound]] = {
     "verdicts.read_memories": {"memories": lambda s: 2 * s.pairs + 4 * s.singles},
     "verdicts.find_known": {"judged_verdicts": lambda s: s.judged},
     "verdicts.insert_verdict": {},
-    "verdicts.count_verdicts": {"judged_verdicts": lambda s: s.judged},
+    "verdicts.count_verdicts": {
+        "judged_verdicts": lambda s: 4 * s.judged,
+        "conflict_pairs": lambda s: once_a_single(s),
+        "stale_candidates": lambda s: 4 * s.singles,
+    },
     "budget.read_spend": {"llm_usage": lambda s: s.used_lately},
     "budget.insert_usage": {},
     "proposals.withdraw_overtaken": {

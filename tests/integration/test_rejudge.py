@@ -31,8 +31,8 @@ def test_a_rejudged_partition_has_both_verdicts_and_the_newer_one_stands(store: 
     judge = TestJudge.that(say("keep"))
     again = Pass(store, judge, now=LATER)
     again.candidates(store.partition())
-    assert again.verdicts(store.partition(), rejudge=True).judged == 1
-    assert judge.calls == 1
+    done = again.verdicts(store.partition(), rejudge=True)
+    assert (done.judged, done.outcomes, judge.calls) == (1, {"keep": 1}, 1)
     again.proposals(store.partition())
     rows = store.rows("SELECT verdict, asking FROM forgetting.judged_verdicts ORDER BY asking")
     assert rows == [{"verdict": "archive", "asking": 1}, {"verdict": "keep", "asking": 2}]
