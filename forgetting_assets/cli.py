@@ -346,6 +346,17 @@ def evidence_dereference(
     sys.stdout.write(found.content)
 
 
+@evidence_app.command("unarchive")
+def evidence_unarchive(
+    entries: Annotated[list[UUID], typer.Argument(metavar="ID...", help="Ids of the entries.")],
+    tenant: TenantOption,
+) -> None:
+    """Bring archived entries back into retrieval, exactly as they were recorded."""
+    with _tenant(tenant) as (database, user_id):
+        revived = evidence.unarchive(database, user_id, entries, Clock().now())
+    _say(f"Entries brought back: {revived}.")
+
+
 def _say(text: str) -> None:
     """Print text as it is: neither markup nor wrapping, and no character that moves the cursor.
 

@@ -84,6 +84,7 @@ def _resources(**overrides: Any) -> dict[str, Any]:
         "flag": Flag(
             pass_enabled=read.forgetting_pass_enabled,
             archive_enabled=read.forgetting_archive_enabled,
+            unforget=read.forgetting_unforget,
         ),
         "policy": Policy(
             conflict_floors=read.forgetting_conflict_floors,

@@ -4,10 +4,14 @@ import dagster as dg
 
 
 class Flag(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """Whether the pass and the sweep may run at all. Both are off by default (ADR, Flag)."""
+    """Whether the pass and the sweep may run at all. Both are off by default (ADR, Flag).
+
+    ``unforget`` turns the sweep round: it archives nothing, and brings back what was archived.
+    """
 
     pass_enabled: bool = False
     archive_enabled: bool = False
+    unforget: bool = False
 
     def why_pass_is_off(self) -> str | None:
         """The sentence to skip with, or None when the pass may run."""
@@ -15,6 +19,6 @@ class Flag(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def why_archive_is_off(self) -> str | None:
         """The sentence to skip with, or None when the sweep may run."""
-        if self.archive_enabled:
+        if self.archive_enabled or self.unforget:
             return None
         return "FORGETTING_ARCHIVE_ENABLED is off: no evidence was read."

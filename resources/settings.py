@@ -46,6 +46,9 @@ class Settings(BaseSettings):
     )
     forgetting_pass_enabled: bool = Field(False, description="the pass may read, judge and propose")
     forgetting_archive_enabled: bool = Field(False, description="the sweep may archive evidence")
+    forgetting_unforget: bool = Field(
+        False, description="sweeps archive nothing and bring back a batch each, until none is left"
+    )
     forgetting_gateway: Literal["jev", "scripted"] = Field(
         "jev", description="who judges; `scripted` answers from the demo's fixture, demo only"
     )

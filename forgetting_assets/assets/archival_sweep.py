@@ -52,15 +52,19 @@ def archival_sweep(
     An entry is archived when it is older than 7 days, was never credited, and was neither retrieved
     nor touched by an outcome in that time. Without a known time it is never archived. Archiving
     sets a marker: the entry leaves retrieval and stays reachable by its id. Oldest first, 500 a
-    partition. The sweep verifies the invariant and conservation before it commits.
+    partition. The sweep verifies the invariant and conservation before it commits. Under
+    FORGETTING_UNFORGET it archives nothing and brings back 500 entries, until the tier is empty.
     """
     if off := flag.why_archive_is_off():
         context.log.info(off)
         return
     done: list[evidence.Sweep] = []
+    back: list[evidence.Revival] = []
     for partition in (partitions := list(selected(context, database, clock))):
-        if partition.tenant.archival_enabled:
-            now = clock.now()
+        now = clock.now()
+        if flag.unforget:
+            back.append(evidence.revive(database, partition, policy, now))
+        elif partition.tenant.archival_enabled:
             with invariant.kept(
                 database, partition, "archival_sweep", run_id=context.run.run_id, now=now
             ):
@@ -84,5 +88,15 @@ def archival_sweep(
             ),
             "archived": sum(each.archived for each in done),
             "archived_by_partition": sum(each.archived_by_partition for each in done),
+            "revived": sum(each.revived for each in back),
+            **(
+                {
+                    "revival_order": "the day that was archived last first",
+                    "revival_batch": policy.sweep_batch,
+                    "archived_remaining": sum(each.remaining for each in back),
+                }
+                if flag.unforget
+                else {}
+            ),
         }
     )

@@ -1,7 +1,8 @@
-"""Episodic evidence: the utility sweep and reaching an entry by its id."""
+"""Episodic evidence: the utility sweep, the way back, and reaching an entry by its id."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -9,8 +10,8 @@ from uuid import UUID
 import sql
 from forgetting_assets.partition import Partition
 from forgetting_assets.store import invariant
-from resources.database import Database
-from resources.errors import ForgettingError, InvariantViolated
+from resources.database import Database, TenantTransaction
+from resources.errors import ForgettingError, InvariantViolated, some
 from resources.policy import Policy
 
 QUERIES = sql.load("evidence")
@@ -22,6 +23,14 @@ class Sweep:
 
     archived: int
     archived_by_partition: int
+
+
+@dataclass(frozen=True)
+class Revival:
+    """What one sweep revived instead of archiving, and what is still in the archive tier."""
+
+    revived: int
+    remaining: int
 
 
 @dataclass(frozen=True)
@@ -66,6 +75,41 @@ def sweep(database: Database, partition: Partition, policy: Policy, now: datetim
             )
         invariant.require(tx, partition, "collapse_in_archival_sweep", "losses_of_archive")
     return Sweep(archived, taken + archived)
+
+
+def unarchive(database: Database, user_id: UUID, ids: Sequence[UUID], now: datetime) -> int:
+    """Bring archived entries back into retrieval, exactly as they were; how many.
+
+    No sweep archives them again before the window has passed. Raises ForgettingError, and then
+    nothing is revived, when there is none or one of them is not in the tenant's archive tier.
+    """
+    wanted = set(ids)
+    if not wanted:
+        raise ForgettingError("Name at least one entry to bring back.")
+    with database.tenant(user_id, exclusive=True) as tx:
+        archived = {row.id for row in tx.rows(QUERIES["lock_archived"], ids=list(wanted))}
+        if missing := sorted(wanted - archived):
+            raise ForgettingError(
+                f"The tenant's archive tier does not have {some(missing)}: such an entry is hot, "
+                "or there is none. Nothing was brought back."
+            )
+        return _revive(tx, list(wanted), "asked", now)
+
+
+def revive(database: Database, partition: Partition, policy: Policy, now: datetime) -> Revival:
+    """Bring back one batch of the archive tier, what was archived last first.
+
+    This is what a sweep does under FORGETTING_UNFORGET, night by night, until the tier is empty.
+    """
+    with database.tenant(partition.user_id, exclusive=True) as tx:
+        ids = [row.id for row in tx.rows(QUERIES["find_archived"], batch=policy.sweep_batch)]
+        revived = _revive(tx, ids, "unforget", now) if ids else 0
+        return Revival(revived, tx.one(QUERIES["count_archived"]).entries)
+
+
+def _revive(tx: TenantTransaction, ids: list[UUID], reason: str, now: datetime) -> int:
+    tx.run(QUERIES["log_revived"], ids=ids, reason=reason, now=now)
+    return tx.run(QUERIES["mark_revived"], ids=ids)
 
 
 def dereference(database: Database, user_id: UUID, entry_id: UUID) -> Entry:

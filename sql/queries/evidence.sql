@@ -8,9 +8,9 @@ WHERE s.user_id = :user_id AND s.run_date = :run_date;
 
 -- name: find_due
 -- The oldest due entries, at most :room, locked. Due: an episodic kind, a known time, never credited,
--- and neither happened, retrieved nor touched by an outcome since :due_before. Evidence that an open
--- proposal's memory cites stays hot, and what this partition archived and somebody revived since
--- stays revived.
+-- and neither happened, retrieved, touched by an outcome nor revived since :due_before. Evidence that
+-- an open proposal's memory cites stays hot, and what this partition archived and somebody revived
+-- since stays revived.
 SELECT e.id
 FROM evidence AS e
 WHERE
@@ -24,6 +24,11 @@ WHERE
         SELECT s.evidence_id
         FROM forgetting.archival_sweep AS s
         WHERE s.user_id = :user_id AND s.run_date = :run_date
+    )
+    AND NOT EXISTS (
+        SELECT 1
+        FROM forgetting.revivals AS r
+        WHERE r.user_id = :user_id AND r.evidence_id = e.id AND r.revived_at >= :due_before
     )
     AND e.id NOT IN (
         SELECT me.evidence_id
@@ -62,6 +67,47 @@ WHERE e.user_id = :user_id AND e.id = ANY(:ids);
 UPDATE evidence
 SET archived_at = :now, archived_run_date = :run_date
 WHERE user_id = :user_id AND id = ANY(:ids);
+
+-- name: lock_archived
+-- Which of some entries are in the archive tier, locked.
+SELECT e.id
+FROM evidence AS e
+WHERE e.user_id = :user_id AND e.id = ANY(:ids) AND e.archived_at IS NOT NULL
+ORDER BY e.id
+FOR UPDATE;
+
+-- name: find_archived
+-- The entries that were archived last, at most :batch, locked: reviving goes back day by day.
+SELECT e.id
+FROM evidence AS e
+WHERE e.user_id = :user_id AND e.archived_at IS NOT NULL
+ORDER BY e.archived_run_date DESC, e.id DESC
+LIMIT :batch
+FOR UPDATE;
+
+-- name: log_revived
+-- Keep that entries come back, and why.
+INSERT INTO forgetting.revivals (user_id, evidence_id, revived_at, archived_run_date, reason)
+SELECT
+    e.user_id,
+    e.id AS evidence_id,
+    :now AS revived_at,
+    e.archived_run_date,
+    :reason AS reason
+FROM evidence AS e
+WHERE e.user_id = :user_id AND e.id = ANY(:ids);
+
+-- name: mark_revived
+-- Take the marker away, and nothing else.
+UPDATE evidence
+SET archived_at = NULL, archived_run_date = NULL
+WHERE user_id = :user_id AND id = ANY(:ids);
+
+-- name: count_archived
+-- How many entries of the tenant are in the archive tier.
+SELECT count(*) AS entries
+FROM evidence AS e
+WHERE e.user_id = :user_id AND e.archived_at IS NOT NULL;
 
 -- name: dereference
 -- One entry by its id, from any tier, exactly as it was recorded.

@@ -21,6 +21,7 @@ from forgetting_assets.definitions import build_defs
 from forgetting_assets.instance import QUIET
 from forgetting_assets.schedules import nightly
 from forgetting_assets.sensors import tenant_registry
+from forgetting_assets.store import tenants
 from resources.budget import Budget
 from resources.clock import Clock
 from resources.database import Database
@@ -882,6 +883,27 @@ def test_a_partial_pass_succeeds_and_warns_of_what_is_left(graph: Graph, store: 
     assert said["partial"] is True
     assert said["items_left"] == evaluation.metadata["violations"].value > 0
     assert "retention_proposals" in materialized(result)
+
+
+def test_under_unforget_a_sweep_archives_nothing_and_says_what_it_brought_back(
+    graph: Graph, store: Store
+) -> None:
+    acme = store.tenant(archival=False)
+    entries = [store.evidence(acme, age=30 + n) for n in range(3)]
+    tenants.consent(store.database, "acme", archival=True)
+    assert graph.run(job="sweep_alone").success
+    tenants.consent(store.database, "acme", archival=False)
+    store.evidence(acme, age=400)
+
+    graph.flag = Flag(unforget=True)
+    graph.policy = make_policy(sweep_batch=2)
+    for revived, remaining in ((2, 1), (1, 0)):
+        result = graph.run(job="sweep_alone")
+        assert result.success, failures(result)
+        said = materialized(result)["archival_sweep"]
+        assert (said["revived"], said["archived_remaining"]) == (revived, remaining)
+        assert (said["archived"], said["revival_batch"]) == (0, 2)
+    assert len(store.rows("SELECT 1 FROM hot_evidence")) == len(entries) + 1
 
 
 # --- memory content stays in the store ------------------------------------------------------------

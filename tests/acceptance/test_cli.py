@@ -184,6 +184,7 @@ def test_the_commands_are_these() -> None:
         "forgetting demo",
         "forgetting dev",
         "forgetting evidence dereference",
+        "forgetting evidence unarchive",
         "forgetting floor",
         "forgetting import",
         "forgetting migrate",
@@ -459,6 +460,21 @@ def test_evidence_is_printed_byte_for_byte_from_any_tier(cli: Cli, store: Store)
     foreign = str(store.evidence(globex))
     said = cli.sentence("evidence", "dereference", foreign, "--tenant", "acme")
     assert said == f"The tenant has no evidence with the id {foreign}."
+
+
+def test_archived_evidence_comes_back_by_its_ids(cli: Cli, store: Store) -> None:
+    acme, globex = store.tenant("acme", judgment=False), store.tenant("globex")
+    ids = [str(store.evidence(acme, age=90 + n)) for n in range(3)]
+    foreign = str(store.evidence(globex))
+    before = store.dump("evidence")
+    cli.good("run", "--tenant", "acme", "--date", DAY, **ON)
+    assert len(store.rows("SELECT 1 FROM evidence WHERE archived_at IS NOT NULL")) == 3
+    said = cli.sentence("evidence", "unarchive", ids[0], foreign, "--tenant", "acme")
+    assert foreign in said
+    assert "Nothing was brought back" in said
+    said = cli.good("evidence", "unarchive", *ids, "--tenant", "acme").out
+    assert said == "Entries brought back: 3.\n"
+    assert store.dump("evidence") == before
 
 
 def test_a_failing_pass_says_which_entries_broke_the_invariant(cli: Cli, store: Store) -> None:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from sqlalchemy.exc import DBAPIError
 
 from forgetting_assets import review
+from forgetting_assets.store import evidence
 from forgetting_assets.store.proposals import WrittenProposals
 from resources.budget import FORGET_DECIDE
 from resources.errors import InvariantViolated, ReviewRefused, StoreRefused
@@ -799,6 +800,9 @@ def full(store: Store) -> tuple[UUID, UUID]:
         work = Pass(store, TestJudge.that(answer), make_policy(shadow=True))
         work.run(partition)
         work.sweep(partition)
+        revived = store.evidence(user_id, age=400)
+        work.sweep(partition)
+        evidence.unarchive(store.database, user_id, [revived], at(1))
         work.budget.reserve(user_id, FORGET_DECIDE, "a call that never comes back")
         store.execute(
             "INSERT INTO forgetting.unjudged_items (run_date, user_id, memory_id, input_digest, "
@@ -850,6 +854,7 @@ KEPT = [
     "forgetting.minings",
     "forgetting.similar_pairs",
     "forgetting.unjudged_items",
+    "forgetting.revivals",
     "forgetting.shadow_answers",
 ]
 REPLACED = [
@@ -867,6 +872,7 @@ APPEND_ONLY = [
     "forgetting.invariant_results",
     "forgetting.similar_pairs",
     "forgetting.unjudged_items",
+    "forgetting.revivals",
     "forgetting.shadow_answers",
 ]
 

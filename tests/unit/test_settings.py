@@ -43,6 +43,7 @@ def test_the_defaults_are_the_adrs_starting_values() -> None:
         "forgetting_start_date": date(2026, 1, 1),
         "forgetting_pass_enabled": False,
         "forgetting_archive_enabled": False,
+        "forgetting_unforget": False,
         "forgetting_gateway": "jev",
         "jev_api_key": None,
         "jev_model": "jev-1.14.0",
@@ -83,6 +84,7 @@ GIVEN: dict[str, tuple[str, object]] = {
     "FORGETTING_START_DATE": ("2026-03-04", date(2026, 3, 4)),
     "FORGETTING_PASS_ENABLED": ("true", True),
     "FORGETTING_ARCHIVE_ENABLED": ("1", True),
+    "FORGETTING_UNFORGET": ("1", True),
     "FORGETTING_GATEWAY": ("scripted", "scripted"),
     "JEV_API_KEY": ("a key", SecretStr("a key")),
     "JEV_MODEL": ("jev-1.13.0", "jev-1.13.0"),
@@ -129,6 +131,7 @@ BAD = {
     "FORGETTING_START_DATE": ["VALUETEXT", "2026-13-01"],
     "FORGETTING_PASS_ENABLED": ["VALUETEXT", "2"],
     "FORGETTING_ARCHIVE_ENABLED": ["VALUETEXT"],
+    "FORGETTING_UNFORGET": ["VALUETEXT"],
     "FORGETTING_GATEWAY": ["VALUETEXT", "JEV"],
     "FORGETTING_PRICES": [
         "VALUETEXT",

@@ -30,6 +30,7 @@ NEVER_DELETED = (
     "forgetting.invariant_results",
     "forgetting.unjudged_items",
     "forgetting.shadow_answers",
+    "forgetting.revivals",
     "llm_usage",
     "users",
     "tenants",
@@ -178,6 +179,7 @@ def test_the_tenant_tables_are_those_that_the_migration_isolates() -> None:
         "forgetting.calls_under_way",
         "forgetting.unjudged_items",
         "forgetting.shadow_answers",
+        "forgetting.revivals",
     ]
 
 
