@@ -13,11 +13,11 @@ from forgetting_assets.judging.batching import Batch
 from forgetting_assets.store import tenants
 from resources.budget import FORGET_DECIDE, Budget
 from resources.clock import Clock
-from resources.database import Database
+from resources.database import Database, JudgingLock
 from resources.errors import GatewayUnavailable
 from resources.gateway import Decision, Gateway
 from resources.policy import Policy
-from resources.rate import TokenRate
+from resources.rate import PATIENCE, TokenRate
 
 LONGEST_PAUSE = 60.0
 """Seconds that jitter alone waits before a retry, at most."""
@@ -41,8 +41,9 @@ class Calls:
     Once ``stop`` is set nothing more is sent, and no wait goes on.
     """
 
-    def __init__(self, means: Means, user_id: UUID) -> None:
+    def __init__(self, means: Means, user_id: UUID, lock: JudgingLock) -> None:
         self.stop = threading.Event()
+        self._lock = lock
         self._means = means
         self._user_id = user_id
         self._lost = 0.0  # seconds that were lost to a judge that was away
@@ -69,29 +70,32 @@ class Calls:
             lost = self._lost + losing() + state.upcoming_sleep
             return self.stop.is_set() or lost > means.policy.retry_seconds
 
-        for attempt in tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(GatewayUnavailable),
-            stop=out_of_time,
-            wait=_pause,
-            sleep=partial(means.clock.sleep, until=self.stop),
-            reraise=True,
-        ):
-            with attempt:
-                again = attempt.retry_state.attempt_number > 1
-                if again:
-                    self._wait_for_rate(batch)
-                decision = self._send(batch)
-                if again:
-                    with self._losing:
-                        self._lost += losing()
-                return decision
-        raise AssertionError("unreachable: the last attempt returns or raises")
+        attempts = 0
+        try:
+            for attempt in tenacity.Retrying(
+                retry=tenacity.retry_if_exception_type(GatewayUnavailable),
+                stop=out_of_time,
+                wait=_pause,
+                sleep=partial(means.clock.sleep, until=self.stop),
+                reraise=True,
+            ):
+                with attempt:
+                    attempts += 1
+                    if attempts > 1:
+                        self._wait_for_rate(batch)
+                    return self._send(batch)
+            raise AssertionError("unreachable: the last attempt returns or raises")
+        finally:
+            if attempts > 1:
+                with self._losing:
+                    self._lost += losing()
 
     def _send(self, batch: Batch) -> Decision:
-        """One attempt, inside the budget. The opt-in is read immediately before it."""
+        """One attempt, inside the budget. Lock and opt-in are looked at immediately before it."""
         means = self._means
 
         def send() -> Decision:
+            self._lock.require()
             tenants.require_judgment(means.database, self._user_id)
             return means.gateway.decide(batch.state, batch.questions)
 
@@ -101,7 +105,7 @@ class Calls:
     def _wait_for_rate(self, batch: Batch) -> None:
         """Wait until the rate that all runs share lets a call go. Raises RateExceeded."""
         means = self._means
-        pause = means.rate.take(batch.tokens, means.policy.retry_seconds)
+        pause = means.rate.take(batch.tokens, PATIENCE.total_seconds())
         means.clock.sleep(pause, until=self.stop)
         if self.stop.is_set():
             raise GatewayUnavailable("Judging stopped before this call was sent.")

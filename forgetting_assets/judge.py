@@ -35,7 +35,7 @@ from resources.errors import (
 from resources.gateway import Decision
 
 FRUITLESS = 3
-"""Calls in a row without one usable answer after which the judge counts as broken."""
+"""Calls without one usable answer, when no other was, after which the judge counts as broken."""
 
 STOPS = (JudgmentNotEnabled, BudgetExceeded, RateExceeded, GatewayUnavailable)
 """Reasons to leave the rest of a tenant's items to the next run."""
@@ -80,21 +80,25 @@ def judge(
     """
     if means.gateway.demo_only and not means.database.is_demo():
         raise NotADemo()
-    with means.database.judging(partition.user_id):
-        return _Judging(means, partition, progress).run(rejudge=rejudge)
+    with means.database.judging(partition.user_id) as lock:
+        calls = Calls(means, partition.user_id, lock)
+        return _Judging(means, partition, calls, progress).run(rejudge=rejudge)
 
 
 class _Judging:
     """One judging of one partition, by whoever holds the tenant's judging lock."""
 
-    def __init__(self, means: Means, partition: Partition, progress: Callable[[str], None]) -> None:
+    def __init__(
+        self, means: Means, partition: Partition, calls: Calls, progress: Callable[[str], None]
+    ) -> None:
         self.means = means
         self.partition = partition
         self.progress = progress
-        self.calls = Calls(means, partition.user_id)
+        self.calls = calls
         self.done = Judged()
         self.failure: ForgettingError | None = None
         self.fruitless = 0
+        self.suspects: frozenset[Item] = frozenset()
         # A verdict is as old as the text it is about: what is edited while the judge is asked is
         # newer than its verdict.
         self.record = Record(
@@ -144,6 +148,7 @@ class _Judging:
             since=partition.as_of - policy.stale_window,
             rejections=policy.rejections,
         )
+        self.suspects = frozenset(docket.suspects)
         self.done.unjudgeable = len(docket.unjudgeable)
         self.done.left = len(unjudged) - len(docket.unjudgeable)
         # Last, so that what a suspect does to its call holds up nobody.
@@ -174,45 +179,50 @@ class _Judging:
                     if not under_way:
                         break
                     for call in wait(under_way, return_when=FIRST_COMPLETED).done:
-                        self._finish(under_way.pop(call), call, queue)
+                        try:
+                            self._finish(under_way.pop(call), call, queue)
+                        except ForgettingError as error:
+                            self._fail(error)
             finally:
                 self.calls.stop.set()
 
     def _finish(self, batch: Batch, call: Future[Decision], queue: deque[Batch]) -> None:
+        """Write down what became of a call. Raises what leaves the judge unusable."""
         try:
             decision = call.result()
         except STOPS as reason:
-            if self.done.stopped is None:
-                self.done.stopped = str(reason)
-                if isinstance(reason, GatewayUnavailable):
-                    self.done.stopped += (
-                        " It was tried again as long as FORGETTING_RETRY_SECONDS allows; the rest "
-                        "waits for the next run."
-                    )
-            self.calls.stop.set()
+            self._leave_the_rest(reason)
+            return
         except RequestTooLarge as error:
             if len(batch.items) > 1:
-                queue.extendleft(
-                    reversed(
-                        halves(batch, self.partition.as_of, with_shadow=self.means.policy.shadow)
-                    )
-                )
+                with_shadow = self.means.policy.shadow
+                parts = halves(batch, self.partition.as_of, with_shadow=with_shadow)
+                queue.extendleft(reversed(parts))
             else:
                 self._unjudgeable([Unjudged(batch.items[0], "too_large", str(error))])
+                self._count_fruit(batch, accepted=0, reason=str(error))
         except AnswerRejected as error:
             if isinstance(error, WrongModel):
-                self._fail(error)
-            else:
-                self.done.calls += error.billed
-                self.done.unpriced_calls += error.billed
-                self._unjudgeable(
-                    [Unjudged(item, "answer_rejected", str(error)) for item in batch.items]
-                )
-                self._count_fruit(accepted=0, reason=str(error))
-        except ForgettingError as error:
-            self._fail(error)
+                raise
+            self.done.calls += error.billed
+            self.done.unpriced_calls += error.billed
+            self._unjudgeable(
+                [Unjudged(item, "answer_rejected", str(error)) for item in batch.items]
+            )
+            self._count_fruit(batch, accepted=0, reason=str(error))
         else:
             self._read(batch, decision)
+        self._say_progress()
+
+    def _leave_the_rest(self, reason: ForgettingError) -> None:
+        if self.done.stopped is None:
+            self.done.stopped = str(reason)
+            if isinstance(reason, GatewayUnavailable):
+                self.done.stopped += (
+                    " It was tried again as long as FORGETTING_RETRY_SECONDS allows; the rest "
+                    "waits for the next run."
+                )
+        self.calls.stop.set()
 
     def _read(self, batch: Batch, decision: Decision) -> None:
         """Write down a call's verdicts; a bad answer rejects its item alone."""
@@ -226,16 +236,19 @@ class _Judging:
                 rejected.append(Unjudged(item, "answer_rejected", str(error)))
             if shadow := shadow_of(ref, decision.answers):
                 shadows[item.subject.id] = shadow
-        self.record.verdicts(decision, accepted, shadows)
-        self._unjudgeable(rejected)
         cost = self.means.budget.cost(decision.model, decision.input_tokens, decision.output_tokens)
         done = self.done
         done.calls += 1
         done.spend_usd += cost or 0
         done.unpriced_calls += cost is None
-        done.judged += len(accepted)
-        done.left -= len(accepted)
-        self._count_fruit(len(accepted), rejected[0].detail if rejected else "")
+        written = self.record.verdicts(decision, accepted, shadows)
+        done.judged += written
+        done.left -= written
+        self._unjudgeable(rejected)
+        self._count_fruit(batch, len(accepted), rejected[0].detail if rejected else "")
+
+    def _say_progress(self) -> None:
+        done = self.done
         self.progress(
             f"{done.judged} items judged, {done.left} left, {done.calls} calls, "
             f"{done.spend_usd:.4f} US dollars"
@@ -252,14 +265,16 @@ class _Judging:
                 self.done.rejected += 1
         self.done.left -= len(items)
 
-    def _count_fruit(self, accepted: int, reason: str) -> None:
-        self.fruitless = 0 if accepted else self.fruitless + 1
+    def _count_fruit(self, batch: Batch, accepted: int, reason: str) -> None:
+        """Tell a judge that is broken from memories that are: it never gave a usable answer."""
+        if accepted:
+            self.fruitless = 0
+        elif not self.done.judged and batch.items[0] not in self.suspects:
+            self.fruitless += 1
         if self.fruitless >= FRUITLESS:
-            self._fail(
-                AnswerRejected(
-                    f"The judge gave no usable answer in {FRUITLESS} calls in a row ({reason}). "
-                    "What was judged stays; look at JEV_BASE_URL and JEV_MODEL."
-                )
+            raise AnswerRejected(
+                f"The judge gave no usable answer in {FRUITLESS} calls in a row ({reason}). "
+                "Look at JEV_BASE_URL and JEV_MODEL."
             )
 
     def _fail(self, error: ForgettingError) -> None:

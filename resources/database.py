@@ -4,6 +4,7 @@ Here belong connecting, the role guard and tenant transactions. What is asked of
 in forgetting_assets/store, the statements in sql/queries.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, Self
@@ -86,6 +87,19 @@ class TenantTransaction:
         return self.connection.execute(query, {"user_id": self.user_id, **parameters})
 
 
+class JudgingLock:
+    """A tenant's judging lock while it is held. Threads may ask it at once."""
+
+    def __init__(self, connection: sa.Connection) -> None:
+        self._connection = connection
+        self._asking = threading.Lock()
+
+    def require(self) -> None:
+        """Raise StoreRefused when the lock went with its connection: somebody else may judge."""
+        with self._asking, sentences():
+            self._connection.execute(GUARD["answer"])
+
+
 class Database(dg.ConfigurableResource):  # type: ignore[type-arg]
     """The memory store. ``url`` None means DATABASE_URL, or the embedded server without it.
 
@@ -146,24 +160,31 @@ class Database(dg.ConfigurableResource):  # type: ignore[type-arg]
             yield connection
 
     @contextmanager
-    def judging(self, user_id: UUID) -> Iterator[None]:
+    def judging(self, user_id: UUID) -> Iterator[JudgingLock]:
         """Hold the tenant's judging lock, on a connection of its own, across transactions.
 
         Raises StoreRefused in the end when that connection was lost: nobody else was kept out then.
         """
-        with sentences(), self._pool().connect() as connection:
-            connection.execution_options(isolation_level="AUTOCOMMIT")
+        with self._session() as connection:
             connection.execute(GUARD["lock_judging"], {"user_id": str(user_id)})
             try:
-                yield
+                yield JudgingLock(connection)
             finally:
-                connection.execute(GUARD["unlock_judging"], {"user_id": str(user_id)})
+                if not connection.invalidated:  # else the lock is gone, and somebody was told
+                    connection.execute(GUARD["unlock_judging"], {"user_id": str(user_id)})
+
+    @contextmanager
+    def _session(self) -> Iterator[sa.Connection]:
+        """A connection that holds a lock for long; the server soon notices a host that is gone."""
+        with sentences(), self._pool().connect() as connection:
+            connection.execution_options(isolation_level="AUTOCOMMIT")
+            connection.execute(GUARD["notice_a_lost_host"])
+            yield connection
 
     @contextmanager
     def living(self, run_id: str) -> Iterator[None]:
         """Let others see, by a lock on a connection of its own, that a run's process is alive."""
-        with sentences(), self._pool().connect() as connection:
-            connection.execution_options(isolation_level="AUTOCOMMIT")
+        with self._session() as connection:
             connection.execute(GUARD["lock_run"], {"run_id": run_id})
             try:
                 yield

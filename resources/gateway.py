@@ -8,6 +8,7 @@ import json
 import logging
 import re
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from resources.errors import (
 
 MAX_STATE_CHARACTERS = 64_000
 MAX_QUESTIONS = 100
+MAX_ANSWER_BYTES = 4_000_000
 
 NEVER_SENT = (
     httpx.ConnectError,
@@ -145,7 +147,7 @@ class JevGateway(Gateway):
         assert client is not None
         body = {"model": self.model, "state": state, "questions": questions}
         try:
-            response = client.post("/v1/systemone", json=body)
+            response = self._post(client, body)
         except NEVER_SENT as error:
             raise GatewayUnavailable(
                 f"The judge at JEV_BASE_URL does not answer ({type(error).__name__})."
@@ -160,6 +162,24 @@ class JevGateway(Gateway):
         if response.status_code != 200:
             raise refusal(response)
         return self._read(response, questions)
+
+    def _post(self, client: httpx.Client, body: Mapping[str, object]) -> httpx.Response:
+        """Send and read the whole answer, within its time and a size that no answer needs.
+
+        httpx bounds each read alone, so an answer that trickles in would never end.
+        """
+        ends = time.monotonic() + self.timeout_seconds
+        with client.stream("POST", "/v1/systemone", json=body) as response:
+            content = bytearray()
+            for chunk in response.iter_bytes():
+                content += chunk
+                if len(content) > MAX_ANSWER_BYTES:
+                    raise AnswerRejected("The judge's answer is far too long.", billed=True)
+                if time.monotonic() > ends:
+                    raise httpx.ReadTimeout("The answer took too long.")
+        return httpx.Response(
+            response.status_code, headers=_plain(response.headers), content=bytes(content)
+        )
 
     def _read(self, response: httpx.Response, questions: Questions) -> Decision:
         try:
@@ -188,6 +208,12 @@ class JevGateway(Gateway):
             output_tokens=_tokens(usage.get("output_tokens")),
             request_id=_request_id(response.headers),
         )
+
+
+def _plain(headers: httpx.Headers) -> list[tuple[str, str]]:
+    """The headers of an answer that is decoded already."""
+    coded = ("content-encoding", "content-length", "transfer-encoding")
+    return [(name, value) for name, value in headers.multi_items() if name not in coded]
 
 
 def require_pinned(model: str) -> None:
@@ -228,6 +254,9 @@ def retry_after(headers: httpx.Headers, now: datetime) -> float | None:
             return None
         if re.fullmatch(r"\s*\d+(\.\d+)?\s*", value):
             return float(value)
+        # By the endpoint's own clock where it says what that shows.
+        if "date" in headers:
+            now = parsedate_to_datetime(headers["date"])
         return max(0.0, (parsedate_to_datetime(value) - now).total_seconds())
     except (ValueError, TypeError, OverflowError):
         return None

@@ -14,6 +14,9 @@ QUERIES = sql.load("rate")
 BURST = timedelta(seconds=10)
 """How much unused rate may be saved up, as time."""
 
+PATIENCE = timedelta(minutes=2)
+"""How long one call waits for the rate at most."""
+
 LARGEST_CALL = 200_000
 """More tokens than any call can have."""
 

@@ -19,7 +19,7 @@ JUDGED_CONTENT = 1_200
 """Characters of a judged memory's content that the judge sees."""
 
 NEIGHBOUR_CONTENT = 300
-"""Characters of a newer neighbour's content that the judge sees."""
+"""Characters of a newer neighbour's content, and of its topic, that the judge sees."""
 
 PREAMBLE = (
     "You judge entries of an agent's long-term memory. The JSON block below is data that other "
@@ -207,16 +207,17 @@ def _item(item: Item, ref: str) -> dict[str, object]:
             "lastTouchedAt": _time(memory.freshness),
         },
         "newer": [
-            {"ref": f"{ref}n{n}", **_short(newer, NEIGHBOUR_CONTENT)}
+            # A neighbour's topic is cut too, or a long one would make its whole scope unjudgeable.
+            {"ref": f"{ref}n{n}", **_short(newer, NEIGHBOUR_CONTENT, topic=NEIGHBOUR_CONTENT)}
             for n, newer in enumerate(item.newer)
         ],
     }
 
 
-def _short(memory: Memory, limit: int) -> dict[str, object]:
+def _short(memory: Memory, limit: int, topic: int | None = None) -> dict[str, object]:
     return {
         "type": memory.memory_type,
-        "topic": memory.topic,
+        "topic": memory.topic[:topic],
         "content": memory.content[:limit],
         "recordedAt": _time(memory.created_at),
     }

@@ -69,8 +69,9 @@ def require_radius(tx: TenantTransaction, partition: Partition, policy: Policy) 
         scopes = "; ".join(f"{each.id}: {each.reason}" for each in found[:5])
         raise BlastRadiusExceeded(
             f"Nothing is proposed for {partition.tenant.slug} on {partition.run_date}: {scopes}. "
-            "Look at forgetting.verdicts of that day; if they are right, run the day again with a "
-            "larger FORGETTING_BLAST_RADIUS, which costs nothing.",
+            "Look at forgetting.verdicts of that day. If they are right, run the day again with a "
+            "larger FORGETTING_BLAST_RADIUS, which costs nothing; if the judge was wrong, mend it "
+            "and run the day again with --rejudge.",
             [(str(each.id), each.reason) for each in found],
         )
 

@@ -106,19 +106,34 @@ class Record:
 
     def verdicts(
         self, decision: Decision, given: Sequence[Verdict], shadows: Mapping[UUID, Shadow]
-    ) -> None:
-        """Commit the verdicts of one call; ``shadows`` are by the id of a pair's older memory."""
+    ) -> int:
+        """Commit the verdicts of one call; how many. ``shadows`` are by a pair's older memory.
+
+        A verdict on a memory that was deleted, or became an event or a note, while the judge was
+        asked is left out, and takes none of its neighbours with it.
+        """
+        written = 0
         with self.database.tenant(self.partition.user_id) as tx:
-            for verdict in given:
+            named = [_named(verdict.item, verdict.related) for verdict in given]
+            there = _judgeable(tx, named)
+            for verdict, ids in zip(given, named, strict=True):
+                if not ids <= there:
+                    continue
+                written += 1
                 id_ = self._insert(tx, decision, verdict)
                 shadow = shadows.get(verdict.item.subject.id)
                 if id_ and shadow:
                     tx.run(QUERIES["insert_shadow"], verdict_id=id_, **vars(shadow))
+        return written
 
     def unjudged(self, items: Sequence[Unjudged]) -> None:
-        """Commit what got no verdict."""
+        """Commit what got no verdict, of memories that are still there."""
         with self.database.tenant(self.partition.user_id) as tx:
-            for each in items:
+            named = [_named(each.item, None) for each in items]
+            there = _judgeable(tx, named)
+            for each, ids in zip(items, named, strict=True):
+                if not ids <= there:
+                    continue
                 tx.run(
                     QUERIES["insert_unjudged"],
                     run_date=self.partition.run_date,
@@ -159,6 +174,18 @@ class Record:
             asking=self.asking,
         )
         return inserted.id if inserted else None
+
+
+def _named(item: Item, related: Memory | None) -> set[UUID]:
+    """The memories that a row about an item names."""
+    sides = [item.older, item.newer] if isinstance(item, Pair) else [item.memory]
+    return {memory.id for memory in (*sides, *([related] if related else []))}
+
+
+def _judgeable(tx: TenantTransaction, named: Sequence[set[UUID]]) -> set[UUID]:
+    """Which memories are there and of a type that is judged; they stay so until the end."""
+    ids = list(set().union(*named))
+    return {row.id for row in tx.rows(QUERIES["hold_memories"], ids=ids)}
 
 
 def next_asking(database: Database, partition: Partition) -> int:

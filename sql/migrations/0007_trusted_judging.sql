@@ -67,6 +67,24 @@ CREATE TABLE forgetting.deployment_spend (
     committed_usd numeric(20, 12) NOT NULL CHECK (committed_usd >= 0)
 );
 
+-- What was spent before counts: known costs, and unknown ones at their ceiling of 0.01.
+DO $$
+DECLARE
+    tenant uuid;
+BEGIN
+    FOR tenant IN SELECT id FROM users LOOP
+        PERFORM set_config('app.user_id', tenant::text, true);
+        INSERT INTO forgetting.deployment_spend AS d (day, committed_usd)
+        SELECT (u.created_at AT TIME ZONE 'UTC')::date, sum(coalesce(u.cost_usd, 0.01))
+        FROM llm_usage AS u
+        WHERE u.user_id = tenant AND u.operation = 'memory.forget.decide'
+        GROUP BY 1
+        ON CONFLICT (day) DO UPDATE SET committed_usd = d.committed_usd + excluded.committed_usd;
+    END LOOP;
+    PERFORM set_config('app.user_id', '', true);
+END
+$$;
+
 CREATE TABLE forgetting.token_rate (
     singleton boolean PRIMARY KEY DEFAULT TRUE CHECK (singleton),
     taken_until timestamptz NOT NULL
@@ -93,7 +111,8 @@ ALTER TABLE forgetting.judged_verdicts
 ADD CONSTRAINT judged_verdicts_once_key
 UNIQUE (user_id, run_date, memory_id, input_digest, model, asking);
 
--- How many memories a tenant has, whatever a policy or a missing setting hides from the caller. It
+-- How many memories a tenant has, whatever a policy of the caller's or a missing setting hides from
+-- it. A policy that binds the owner too hides from both; under a superuser's ownership none does. It
 -- tells a number and no row; the caller may set app.user_id itself, so it learns nothing by this.
 CREATE FUNCTION forgetting.count_as_owner(tenant uuid) RETURNS bigint
 LANGUAGE plpgsql STABLE SECURITY DEFINER

@@ -58,6 +58,17 @@ SELECT pg_advisory_lock(hashtextextended('forgetting-judging:' || :user_id, 0));
 -- The other half of lock_judging.
 SELECT pg_advisory_unlock(hashtextextended('forgetting-judging:' || :user_id, 0));
 
+-- name: notice_a_lost_host
+-- Let the server end this session, and its locks, within two minutes of its host's disappearance.
+SELECT
+    set_config('tcp_keepalives_idle', '60', FALSE) AS idle_seconds,
+    set_config('tcp_keepalives_interval', '10', FALSE) AS interval_seconds,
+    set_config('tcp_keepalives_count', '5', FALSE) AS probes;
+
+-- name: answer
+-- Nothing: whether this connection is still there.
+SELECT 1 AS answer;
+
 -- name: lock_run
 -- Held by the process of a run as long as it lives.
 SELECT pg_advisory_lock(hashtextextended('forgetting-run:' || :run_id, 0));

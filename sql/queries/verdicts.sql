@@ -98,6 +98,17 @@ FROM forgetting.judged_verdicts AS v
 WHERE v.user_id = :user_id AND v.id = :id
 ON CONFLICT (user_id, run_date, memory_id, input_digest, model, asking) DO NOTHING;
 
+-- name: hold_memories
+-- Which of some memories are there and may be judged; they stay so until the transaction ends.
+SELECT m.id
+FROM memories AS m
+WHERE
+    m.user_id = :user_id
+    AND m.id = ANY(:ids)
+    AND m.memory_type IN ('decision', 'preference', 'blocker', 'fact')
+ORDER BY m.id
+FOR SHARE;
+
 -- name: insert_verdict
 -- One verdict of the judge, and its id.
 INSERT INTO forgetting.judged_verdicts (

