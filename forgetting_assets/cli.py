@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import typer
 from rich.console import Console
@@ -23,7 +23,7 @@ from resources import addresses, migrations, settings
 from resources.addresses import Addresses
 from resources.clock import Clock
 from resources.database import Database
-from resources.errors import ConfigurationError, ForgettingError, NotADemo
+from resources.errors import ConfigurationError, ForgettingError, NotADemo, ReviewRefused
 
 app = typer.Typer(
     help="A nightly forgetting pass for agents' long-term memory. Nothing is ever deleted by it.",
@@ -40,6 +40,7 @@ app.add_typer(evidence_app, name="evidence")
 
 TenantOption = Annotated[str, typer.Option("--tenant", help="The tenant's slug.")]
 ProposalId = Annotated[UUID, typer.Argument(metavar="ID", help="The proposal's id.")]
+ProposalIds = Annotated[list[UUID], typer.Argument(metavar="ID...", help="Ids of proposals.")]
 
 console = Console(highlight=False)
 
@@ -320,19 +321,69 @@ def review_show(proposal: ProposalId, tenant: TenantOption) -> None:
 
 
 @review_app.command("accept")
-def review_accept(proposal: ProposalId, tenant: TenantOption) -> None:
-    """Apply a proposal: archive, supersede, or record that a conflict was seen."""
+def review_accept(proposals: ProposalIds, tenant: TenantOption) -> None:
+    """Apply proposals: archive, supersede, or record that a conflict was seen."""
+    batch = uuid4()
     with _tenant(tenant) as (database, user_id):
-        changed = review.accept(database, user_id, proposal, Clock().now())
-    _say(f"Applied. Memories changed: {changed}.")
+        changed = _each(
+            proposals, lambda id_: review.accept(database, user_id, id_, Clock().now(), batch)
+        )
+    _say(f"Applied. Memories changed: {changed}.{_way_back(proposals, batch, tenant)}")
 
 
 @review_app.command("reject")
-def review_reject(proposal: ProposalId, tenant: TenantOption) -> None:
-    """Say no: final for this memory and action until the memory changes or is reviewed."""
+def review_reject(proposals: ProposalIds, tenant: TenantOption) -> None:
+    """Say no: final for a memory and action until the memory changes or is reviewed."""
+    batch = uuid4()
     with _tenant(tenant) as (database, user_id):
-        review.reject(database, user_id, proposal, Clock().now())
-    _say("Rejected: no memory changed.")
+        _each(proposals, lambda id_: review.reject(database, user_id, id_, Clock().now(), batch))
+    _say(f"Rejected: no memory changed.{_way_back(proposals, batch, tenant)}")
+
+
+@review_app.command("undo")
+def review_undo(
+    tenant: TenantOption,
+    proposals: Annotated[
+        list[UUID] | None, typer.Argument(metavar="ID...", help="Ids of decided proposals.")
+    ] = None,
+    batch: Annotated[
+        UUID | None, typer.Option(help="Undo what one accept or reject of many decided.")
+    ] = None,
+) -> None:
+    """Take decisions back: memories are as they were, and the proposals are open again."""
+    if bool(proposals) == bool(batch):
+        raise ReviewRefused("Name proposals to undo, or a --batch, and not both.")
+    with _tenant(tenant) as (database, user_id):
+        ids = review.of_batch(database, user_id, batch) if batch else list(proposals or [])
+        changed = _each(ids, lambda id_: review.undo(database, user_id, id_, Clock().now()))
+    _say(f"Undone. Memories restored: {changed}.")
+
+
+def _each(ids: Sequence[UUID], decide: Callable[[UUID], int | None]) -> int:
+    """Decide each proposal by itself; how many memories changed.
+
+    Those that are refused do not keep the others from being decided. Raises ReviewRefused with
+    every reason when some were.
+    """
+    changed, refused = 0, []
+    wanted = list(dict.fromkeys(ids))
+    for id_ in wanted:
+        try:
+            changed += decide(id_) or 0
+        except ReviewRefused as reason:
+            refused.append(str(reason))
+    if refused:
+        done = len(wanted) - len(refused)
+        raise ReviewRefused(
+            " ".join([*refused, *([f"The other {done} are done."] if done else [])])
+        )
+    return changed
+
+
+def _way_back(proposals: Sequence[UUID], batch: UUID, tenant: str) -> str:
+    if len(proposals) == 1:
+        return ""
+    return f" All back: forgetting review undo --batch {batch} --tenant {tenant}"
 
 
 @evidence_app.command("dereference")

@@ -79,6 +79,7 @@ SELECT
     m.memory_type,
     m.content_hash,
     m.status = 'active' AND m.valid_to IS NULL AS is_live,
+    m.updated_at,
     greatest(m.updated_at, m.last_reviewed_at) AS freshness
 FROM memories AS m
 WHERE m.user_id = :user_id AND m.id = ANY(:ids)
@@ -122,3 +123,94 @@ VALUES (:user_id, :memory_id, :event_kind, :actor, CAST(:payload AS jsonb), :now
 UPDATE retention_proposals
 SET status = :status, decided_at = :now
 WHERE user_id = :user_id AND id = :id AND status = 'proposed';
+
+-- name: insert_decision
+-- What somebody decided, with what undoing it needs.
+INSERT INTO forgetting.decisions (
+    user_id, batch_id, proposal_id, decision, memories_changed, updated_at_before, decided_at
+)
+VALUES (
+    :user_id, :batch_id, :proposal_id, :decision, :memories_changed, :updated_at_before, :now
+);
+
+-- name: lock_decided
+-- A decided proposal, locked, with its last decision and what the judge had seen of its memory.
+SELECT
+    p.id,
+    p.status,
+    p.action,
+    p.memory_id,
+    p.related_memory_id,
+    p.decided_at,
+    v.memory_content_hash,
+    v.memory_freshness,
+    d.decision,
+    d.memories_changed,
+    d.updated_at_before
+FROM retention_proposals AS p
+INNER JOIN forgetting.judged_verdicts AS v ON p.user_id = v.user_id AND p.id = v.id
+LEFT JOIN LATERAL (
+    SELECT
+        x.decision,
+        x.memories_changed,
+        x.updated_at_before
+    FROM forgetting.decisions AS x
+    WHERE x.user_id = :user_id AND x.proposal_id = p.id
+    ORDER BY x.id DESC
+    LIMIT 1
+) AS d ON TRUE
+WHERE
+    p.user_id = :user_id AND v.user_id = :user_id AND p.id = :id
+    AND p.status IN ('applied', 'rejected')
+FOR UPDATE OF p;
+
+-- name: find_batch
+-- The proposals that one command decided, last first.
+SELECT d.proposal_id
+FROM forgetting.decisions AS d
+WHERE d.user_id = :user_id AND d.batch_id = :batch_id AND d.decision <> 'undo'
+ORDER BY d.id DESC;
+
+-- name: find_waiting
+-- An open proposal that names one of some memories.
+SELECT w.proposal_id
+FROM forgetting.waiting_memories AS w
+WHERE w.user_id = :user_id AND w.memory_id = ANY(:ids)
+ORDER BY w.proposal_id
+LIMIT 1;
+
+-- name: find_twin
+-- Another memory that stands for the same content, beside which this one cannot be live.
+SELECT m.id
+FROM memories AS m
+WHERE
+    m.user_id = :user_id AND m.id <> :id
+    AND m.content_hash = :content_hash AND m.valid_to IS NULL
+ORDER BY m.id
+LIMIT 1;
+
+-- name: restore_memory
+-- Give an archived or superseded memory back its attention and its time, if it is exactly what
+-- accepting left.
+UPDATE memories
+SET status = 'active', valid_to = NULL, updated_at = :updated_at_before
+WHERE
+    user_id = :user_id AND id = :id
+    AND updated_at = :decided_at AND content_hash = :content_hash
+    AND greatest(CAST(:updated_at_before AS timestamptz), last_reviewed_at) = :freshness
+    AND (
+        (:action = 'archive' AND status = 'archived' AND valid_to IS NULL)
+        OR (:action = 'supersede' AND status = 'active' AND valid_to = :decided_at)
+    );
+
+-- name: remove_edge
+-- Take back the edge that accepting the supersede wrote.
+SELECT forgetting.remove_accepted_edge(:id) AS removed
+FROM retention_proposals AS p
+WHERE p.user_id = :user_id AND p.id = :id;
+
+-- name: reopen_proposal
+-- Put a decided proposal back into the queue.
+UPDATE retention_proposals
+SET status = :status, decided_at = NULL
+WHERE user_id = :user_id AND id = :id;

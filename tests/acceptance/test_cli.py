@@ -192,6 +192,7 @@ def test_the_commands_are_these() -> None:
         "forgetting review list",
         "forgetting review reject",
         "forgetting review show",
+        "forgetting review undo",
         "forgetting run",
         "forgetting tenants list",
         "forgetting tenants opt-in",
@@ -460,6 +461,31 @@ def test_evidence_is_printed_byte_for_byte_from_any_tier(cli: Cli, store: Store)
     foreign = str(store.evidence(globex))
     said = cli.sentence("evidence", "dereference", foreign, "--tenant", "acme")
     assert said == f"The tenant has no evidence with the id {foreign}."
+
+
+def test_decisions_are_undone_one_by_one_or_as_a_batch(cli: Cli, store: Store) -> None:
+    acme = store.tenant("acme")
+    ids = [
+        str(record_verdict(store, acme, store.memory(acme), verdict="archive", proposal="proposed"))
+        for _ in range(3)
+    ]
+    tables = ("memories", "retention_proposals")
+    before = store.dump(*tables)
+    of_acme = ("--tenant", "acme")
+    said = cli.good("review", "accept", *ids, *of_acme).out
+    assert said.startswith("Applied. Memories changed: 3. All back: forgetting review undo --batch")
+    batch = said.split("--batch ")[1].split()[0]
+    undone = cli.good("review", "undo", ids[0], *of_acme).out
+    assert undone == "Undone. Memories restored: 1.\n"
+    refused = cli("review", "undo", "--batch", batch, *of_acme)
+    assert refused.code == 1
+    assert ids[0] in refused.err
+    assert "The other 2 are done." in refused.err
+    assert store.dump(*tables) == before
+
+    assert "Memories changed: 1." in cli.good("review", "accept", ids[0], *of_acme).out
+    assert "not both" in cli.sentence("review", "undo", *of_acme)
+    assert "not both" in cli.sentence("review", "undo", ids[0], "--batch", batch, *of_acme)
 
 
 def test_archived_evidence_comes_back_by_its_ids(cli: Cli, store: Store) -> None:

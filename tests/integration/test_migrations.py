@@ -163,6 +163,7 @@ GRANTS: Mapping[str, set[str]] = {
     "forgetting.unjudged_items": APPENDED,
     "forgetting.shadow_answers": APPENDED,
     "forgetting.revivals": APPENDED,
+    "forgetting.decisions": APPENDED,
     "forgetting.deployment_spend": EDITED,
     "forgetting.token_rate": {"SELECT", "UPDATE"},
     "forgetting.comparable_memories": READ,
@@ -393,7 +394,7 @@ def test_every_table_view_and_column_has_a_comment(places: Addresses) -> None:
 
 def test_every_table_with_a_tenant_forces_row_level_security(places: Addresses) -> None:
     found = ask(admin_of(places), TENANT_TABLES)
-    assert len(found) == 23
+    assert len(found) == 24
     for table in found:
         assert table == {
             "name": table["name"],

@@ -855,6 +855,7 @@ KEPT = [
     "forgetting.similar_pairs",
     "forgetting.unjudged_items",
     "forgetting.revivals",
+    "forgetting.decisions",
     "forgetting.shadow_answers",
 ]
 REPLACED = [
@@ -873,6 +874,7 @@ APPEND_ONLY = [
     "forgetting.similar_pairs",
     "forgetting.unjudged_items",
     "forgetting.revivals",
+    "forgetting.decisions",
     "forgetting.shadow_answers",
 ]
 

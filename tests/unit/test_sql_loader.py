@@ -31,6 +31,7 @@ NEVER_DELETED = (
     "forgetting.unjudged_items",
     "forgetting.shadow_answers",
     "forgetting.revivals",
+    "forgetting.decisions",
     "llm_usage",
     "users",
     "tenants",
@@ -180,6 +181,7 @@ def test_the_tenant_tables_are_those_that_the_migration_isolates() -> None:
         "forgetting.unjudged_items",
         "forgetting.shadow_answers",
         "forgetting.revivals",
+        "forgetting.decisions",
     ]
 
 

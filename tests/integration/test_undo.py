@@ -1,0 +1,238 @@
+"""Undo: a decision is taken back exactly, or refused where something later stands on it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from random import Random
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from forgetting_assets import review
+from resources.errors import ReviewRefused
+from tests.support import TODAY, Pass, Store, TestJudge, by_topic, record_verdict, say
+
+HOUR = timedelta(hours=1)
+STORE = ("memories", "memory_edges", "retention_proposals")
+"""What a decision changes, but for the audit trail and the decisions themselves."""
+
+
+ACTIONS = ("archive", "supersede", "conflict")
+ANSWERS = {
+    "archive": say("archive"),
+    "supersede": say("supersede_older"),
+    "conflict": say("conflict"),
+}
+
+
+def proposed(store: Store, user_id: UUID, action: str, slug: str = "acme") -> dict[str, Any]:
+    """The open proposal of an action, on a memory of its own."""
+    scope = f"scope-{action}"
+    if action == "archive":
+        store.memory(user_id, topic=action, scope=scope)
+    else:
+        store.pair(user_id, topic=action, scope=scope)
+    answers = by_topic(
+        {
+            "archive": say("archive"),
+            "supersede": say("supersede_older"),
+            "conflict": say("conflict"),
+        }
+    )
+    Pass(store, TestJudge.that(answers)).run(store.partition(slug))
+    [row] = store.rows(
+        "SELECT * FROM retention_proposals WHERE status = 'proposed' AND action = :action "
+        "AND user_id = :user_id",
+        action=action,
+        user_id=user_id,
+    )
+    return row
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("decide", [review.accept, review.reject], ids=["accept", "reject"])
+def test_a_decision_that_is_undone_leaves_every_row_as_it_was(
+    store: Store, action: str, decide: Any
+) -> None:
+    acme = store.tenant()
+    row = proposed(store, acme, action)
+    before = store.dump(*STORE)
+    decide(store.database, acme, row["id"], TODAY + HOUR)
+    assert store.dump(*STORE) != before
+    changed = review.undo(store.database, acme, row["id"], TODAY + 2 * HOUR)
+    assert changed == (decide is review.accept and action != "conflict")
+    assert store.dump(*STORE) == before
+    kinds = [e["event_kind"] for e in store.rows("SELECT event_kind FROM memory_events")]
+    assert kinds == ([action, "revise"] if changed else [])
+    rows = store.rows("SELECT decision FROM forgetting.decisions ORDER BY id")
+    assert [each["decision"] for each in rows][-1] == "undo"
+
+
+def test_what_was_undone_can_be_decided_and_undone_again(store: Store) -> None:
+    acme = store.tenant()
+    row = proposed(store, acme, "supersede")
+    before = store.dump(*STORE)
+    for n in range(3):
+        assert review.accept(store.database, acme, row["id"], TODAY + (2 * n + 1) * HOUR) == 1
+        assert review.undo(store.database, acme, row["id"], TODAY + (2 * n + 2) * HOUR) == 1
+    assert store.dump(*STORE) == before
+    review.reject(store.database, acme, row["id"], TODAY + 9 * HOUR)
+    assert review.undo(store.database, acme, row["id"], TODAY + 10 * HOUR) == 0
+    assert store.dump(*STORE) == before
+
+
+def edited(store: Store, row: dict[str, Any]) -> None:
+    store.execute(
+        "UPDATE memories SET content_hash = 'x', updated_at = :at WHERE id = :id",
+        at=TODAY + 2 * HOUR,
+        id=row["memory_id"],
+    )
+
+
+def reviewed(store: Store, row: dict[str, Any]) -> None:
+    store.execute(
+        "UPDATE memories SET last_reviewed_at = :at WHERE id = :id",
+        at=TODAY + 2 * HOUR,
+        id=row["memory_id"],
+    )
+
+
+def replacement_gone(store: Store, row: dict[str, Any]) -> None:
+    store.execute(
+        "UPDATE memories SET status = 'archived' WHERE id = :id", id=row["related_memory_id"]
+    )
+
+
+def same_again(store: Store, row: dict[str, Any]) -> None:
+    [memory] = store.rows("SELECT * FROM memories WHERE id = :id", id=row["memory_id"])
+    store.memory(row["user_id"], memory["content"], age=0)
+
+
+def edge_gone(store: Store, row: dict[str, Any]) -> None:
+    store.execute("DELETE FROM memory_edges")
+
+
+def another_is_open(store: Store, row: dict[str, Any]) -> None:
+    record_verdict(
+        store,
+        row["user_id"],
+        row["related_memory_id"],
+        verdict="archive",
+        proposal="proposed",
+    )
+
+
+LATER = {
+    edited: "changed or reviewed",
+    reviewed: "changed or reviewed",
+    replacement_gone: "undo that first",
+    same_again: "exactly the same",
+    edge_gone: "edge",
+    another_is_open: "is open",
+}
+
+
+@pytest.mark.parametrize("later", LATER, ids=lambda later: later.__name__)
+def test_undo_is_refused_when_something_later_stands_on_the_decision(
+    store: Store, later: Any
+) -> None:
+    acme = store.tenant()
+    row = proposed(store, acme, "supersede")
+    review.accept(store.database, acme, row["id"], TODAY + HOUR)
+    later(store, row)
+    before = store.dump(*STORE, "memory_events", "forgetting.decisions")
+    with pytest.raises(ReviewRefused, match=LATER[later]):
+        review.undo(store.database, acme, row["id"], TODAY + 3 * HOUR)
+    assert store.dump(*STORE, "memory_events", "forgetting.decisions") == before
+
+
+def test_only_a_decided_proposal_of_the_tenants_own_can_be_undone(store: Store) -> None:
+    acme, other = store.tenant(), store.tenant("other")
+    row = proposed(store, acme, "archive")
+    for user_id, id_ in ((acme, row["id"]), (other, row["id"]), (acme, uuid4())):
+        with pytest.raises(ReviewRefused, match="no decided proposal"):
+            review.undo(store.database, user_id, id_, TODAY)
+    review.accept(store.database, acme, row["id"], TODAY + HOUR)
+    with pytest.raises(ReviewRefused, match="no decided proposal"):
+        review.undo(store.database, other, row["id"], TODAY + HOUR)
+    review.undo(store.database, acme, row["id"], TODAY + HOUR)
+    with pytest.raises(ReviewRefused, match="no decided proposal"):
+        review.undo(store.database, acme, row["id"], TODAY + HOUR)
+
+
+def test_what_an_older_release_decided_is_left_as_it_is(store: Store) -> None:
+    acme = store.tenant()
+    row = proposed(store, acme, "archive")
+    review.accept(store.database, acme, row["id"], TODAY + HOUR)
+    store.execute("DELETE FROM forgetting.decisions")
+    with pytest.raises(ReviewRefused, match="older release"):
+        review.undo(store.database, acme, row["id"], TODAY + HOUR)
+
+
+def test_a_memory_that_became_an_event_is_restored_and_proposed_for_nothing(store: Store) -> None:
+    """What else would stop the tenant for good: an episodic memory that a judge ended."""
+    acme = store.tenant()
+    row = proposed(store, acme, "archive")
+    review.accept(store.database, acme, row["id"], TODAY + HOUR)
+    store.execute("UPDATE memories SET memory_type = 'event' WHERE id = :id", id=row["memory_id"])
+    assert review.undo(store.database, acme, row["id"], TODAY + 2 * HOUR) == 1
+    [memory] = store.rows("SELECT status FROM memories WHERE id = :id", id=row["memory_id"])
+    [after] = store.rows("SELECT status, decided_at FROM retention_proposals")
+    assert (memory["status"], after) == ("active", {"status": "dismissed", "decided_at": None})
+    Pass(store).run(store.partition())
+
+
+def test_the_runtime_role_can_remove_no_other_edge(store: Store) -> None:
+    acme, other = store.tenant(), store.tenant("other")
+    row = proposed(store, acme, "supersede")
+    review.accept(store.database, acme, row["id"], TODAY + HOUR)
+    store.execute("UPDATE memory_edges SET created_by = 'somebody'")
+    with store.database.tenant(acme) as tx:
+        assert tx.one(review.QUERIES["remove_edge"], id=row["id"]).removed == 0
+    store.execute("UPDATE memory_edges SET created_by = 'forgetting_review'")
+    with store.database.tenant(other) as tx:
+        assert tx.first(review.QUERIES["remove_edge"], id=row["id"]) is None
+    assert len(store.rows("SELECT 1 FROM memory_edges")) == 1
+
+
+def test_decisions_of_one_batch_are_found_last_first(store: Store) -> None:
+    acme = store.tenant()
+    batch = uuid4()
+    rows = [proposed(store, acme, action) for action in ("archive", "supersede")]
+    for n, row in enumerate(rows):
+        review.accept(store.database, acme, row["id"], TODAY + n * HOUR, batch)
+    assert review.of_batch(store.database, acme, batch) == [row["id"] for row in reversed(rows)]
+    with pytest.raises(ReviewRefused, match="no decisions"):
+        review.of_batch(store.database, acme, uuid4())
+
+
+@settings(
+    deadline=None, max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(seed=st.integers(0, 10_000))
+def test_whatever_is_decided_and_undone_the_store_is_that_of_the_decisions_that_stand(
+    store: Store, seed: int
+) -> None:
+    slug = f"t{uuid4().hex[:10]}"
+    user_id = store.tenant(slug)
+    random = Random(seed)
+    rows = [
+        proposed(store, user_id, action, slug) for action in ("archive", "supersede", "conflict")
+    ]
+    first = {table: sorted(lines) for table, lines in store.dump(*STORE).items()}
+    standing: dict[UUID, str] = {}
+    for n in range(10):
+        row, now = random.choice(rows), TODAY + (n + 1) * HOUR
+        if row["id"] in standing:
+            review.undo(store.database, user_id, row["id"], now)
+            del standing[row["id"]]
+        else:
+            decide = random.choice([review.accept, review.reject])
+            decide(store.database, user_id, row["id"], now)
+            standing[row["id"]] = decide.__name__
+    for id_ in list(standing):
+        review.undo(store.database, user_id, id_, TODAY + 20 * HOUR)
+    assert {table: sorted(lines) for table, lines in store.dump(*STORE).items()} == first
