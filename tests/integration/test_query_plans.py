@@ -868,6 +868,7 @@ READS: Mapping[str, Mapping[str, Bound]] = {
     },
     "verdicts.read_memories": {"memories": lambda s: 2 * s.pairs + 4 * s.singles},
     "verdicts.find_known": {"judged_verdicts": lambda s: s.judged},
+    "verdicts.hold_memories": {"memories": lambda s: 2 * s.pairs + 2 * s.singles},
     "verdicts.insert_verdict": {},
     "verdicts.count_verdicts": {
         "judged_verdicts": lambda s: 4 * s.judged,
