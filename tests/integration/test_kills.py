@@ -60,6 +60,8 @@ KEPT = "after commit of insert_verdict"
 
 NEVER_LEFT = (
     ANNOUNCED,
+    "before answer",
+    "after answer",
     "before read_judgment_consent",
     "after read_judgment_consent",
     "before commit of read_judgment_consent",
