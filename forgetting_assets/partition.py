@@ -14,12 +14,16 @@ SLUG = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
 @dataclass(frozen=True)
 class Tenant:
-    """A row of the tenants table."""
+    """A row of the tenants table.
+
+    ``tracked_since``: since when every use of its evidence is recorded; None means it is not.
+    """
 
     slug: str
     user_id: UUID
     judgment_enabled: bool
     archival_enabled: bool
+    tracked_since: datetime | None
     retired_at: datetime | None
 
 

@@ -83,11 +83,27 @@ class Store:
     owner: sa.Engine
     _axis: int = field(default=0)
 
-    def tenant(self, slug: str = "acme", *, judgment: bool = True, archival: bool = True) -> UUID:
-        """A tenant that agreed to both unless told otherwise; its id."""
+    def tenant(
+        self,
+        slug: str = "acme",
+        *,
+        judgment: bool = True,
+        archival: bool = True,
+        tracked: float | None = 1000,
+    ) -> UUID:
+        """A tenant that agreed to both unless told otherwise; its id.
+
+        ``tracked``: for how many days at the end of DAY its uses are recorded; None: not at all.
+        """
         with self.database.registry() as connection:
             tenants.add(connection, slug)
-        tenants.consent(self.database, slug, judgment=judgment, archival=archival)
+        tenants.consent(
+            self.database,
+            slug,
+            judgment=judgment,
+            archival=archival,
+            tracked_since=None if tracked is None else ago(tracked),
+        )
         return tenants.find(self.database, slug).user_id
 
     def retire(self, slug: str = "acme") -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from datetime import UTC, datetime, time
+from datetime import UTC, datetime, time, timedelta
 
 import sqlalchemy as sa
 
@@ -81,4 +81,6 @@ def _store(database: Database, tenant: DemoTenant, now: datetime) -> None:
             tenant.slug,
             judgment=tenant.judgment_enabled,
             archival=tenant.archival_enabled,
+            # Invented evidence comes with its uses.
+            tracked_since=now - timedelta(days=365),
         )

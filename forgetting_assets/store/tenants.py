@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -61,20 +62,41 @@ def add(connection: sa.Connection, slug: str) -> UUID:
 
 
 def consent(
-    database: Database, slug: str, *, judgment: bool | None = None, archival: bool | None = None
+    database: Database,
+    slug: str,
+    *,
+    judgment: bool | None = None,
+    archival: bool | None = None,
+    tracked_since: datetime | None = None,
 ) -> None:
-    """Set what a tenant agrees to; None leaves a switch as it is. Raises UnknownTenant."""
+    """Set what a tenant agrees to, and since when the uses of its evidence are recorded.
+
+    None leaves each as it is. Raises UnknownTenant.
+    """
     find(database, slug)
     with database.registry() as connection:
-        set_consent(connection, slug, judgment=judgment, archival=archival)
+        set_consent(
+            connection, slug, judgment=judgment, archival=archival, tracked_since=tracked_since
+        )
 
 
 def set_consent(
-    connection: sa.Connection, slug: str, *, judgment: bool | None, archival: bool | None
+    connection: sa.Connection,
+    slug: str,
+    *,
+    judgment: bool | None,
+    archival: bool | None,
+    tracked_since: datetime | None,
 ) -> None:
     """The same inside a transaction that is under way."""
     connection.execute(
-        QUERIES["set_consent"], {"slug": slug, "judgment": judgment, "archival": archival}
+        QUERIES["set_consent"],
+        {
+            "slug": slug,
+            "judgment": judgment,
+            "archival": archival,
+            "tracked_since": tracked_since,
+        },
     )
 
 
@@ -102,4 +124,4 @@ def require_every_row(tx: TenantTransaction, slug: str) -> int:
 
 
 def _tenant(row: sa.Row[Any]) -> Tenant:
-    return Tenant(row.slug, row.user_id, row.judgment_enabled, row.archival_enabled, row.retired_at)
+    return Tenant(**row._mapping)

@@ -7,6 +7,7 @@ SELECT
     t.user_id,
     t.judgment_enabled,
     t.archival_enabled,
+    t.tracked_since,
     t.retired_at
 FROM tenants AS t
 ORDER BY t.slug;
@@ -18,6 +19,7 @@ SELECT
     t.user_id,
     t.judgment_enabled,
     t.archival_enabled,
+    t.tracked_since,
     t.retired_at
 FROM tenants AS t
 WHERE t.slug = :slug;
@@ -38,11 +40,12 @@ WHERE u.email = :email
 ON CONFLICT (slug) DO NOTHING;
 
 -- name: set_consent
--- What the tenant agrees to; NULL leaves a switch as it is.
+-- What the tenant agrees to, and since when its evidence's uses are recorded; NULL leaves each as it is.
 UPDATE tenants
 SET
     judgment_enabled = coalesce(:judgment, judgment_enabled),
-    archival_enabled = coalesce(:archival, archival_enabled)
+    archival_enabled = coalesce(:archival, archival_enabled),
+    tracked_since = coalesce(:tracked_since, tracked_since)
 WHERE slug = :slug;
 
 -- name: read_judgment_consent

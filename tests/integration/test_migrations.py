@@ -164,6 +164,10 @@ GRANTS: Mapping[str, set[str]] = {
     "forgetting.shadow_answers": APPENDED,
     "forgetting.revivals": APPENDED,
     "forgetting.decisions": APPENDED,
+    "forgetting.closures": APPENDED,
+    "forgetting.regrets": APPENDED,
+    "forgetting.forgotten": READ,
+    "forgetting.memory_health": REPLACED,
     "forgetting.deployment_spend": EDITED,
     "forgetting.token_rate": {"SELECT", "UPDATE"},
     "forgetting.comparable_memories": READ,
@@ -394,7 +398,7 @@ def test_every_table_view_and_column_has_a_comment(places: Addresses) -> None:
 
 def test_every_table_with_a_tenant_forces_row_level_security(places: Addresses) -> None:
     found = ask(admin_of(places), TENANT_TABLES)
-    assert len(found) == 24
+    assert len(found) == 28
     for table in found:
         assert table == {
             "name": table["name"],

@@ -815,6 +815,27 @@ def full(store: Store) -> tuple[UUID, UUID]:
         )
         [row] = proposals(store, user_id=user_id, action="supersede")
         review.accept(store.database, user_id, row["id"], at(1))
+        store.execute(
+            """
+            INSERT INTO forgetting.closures (user_id, proposal_id, reason, closed_at)
+            VALUES (:id, :proposal, 'expired', :now);
+            INSERT INTO forgetting.regrets (user_id, evidence_id, archived_at, used_at, use)
+            VALUES (:id, :revived, :now, :now, 'dereference');
+            INSERT INTO forgetting.forgotten (user_id, evidence_id, batch_id, what, kind,
+                forgotten_at)
+            VALUES (:id, uuidv7(), uuidv7(), 'session', 'trace', :now);
+            INSERT INTO forgetting.memory_health (run_date, user_id, measured_at, live_memories,
+                stale_memories, archived_memories, superseded_memories, hot_evidence,
+                idle_evidence, archived_evidence, open_proposals, unresolved_conflicts, regretted,
+                counts)
+            VALUES (:day, :id, :now, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '{}')
+            """,
+            id=user_id,
+            proposal=row["id"],
+            revived=revived,
+            day=DAY,
+            now=TODAY,
+        )
         store.execute("INSERT INTO user_budgets (user_id) VALUES (:id)", id=user_id)
         store.execute(
             "INSERT INTO consolidation_proposals (user_id, from_id, to_id, edge_type, memory_type, "
@@ -856,6 +877,9 @@ KEPT = [
     "forgetting.unjudged_items",
     "forgetting.revivals",
     "forgetting.decisions",
+    "forgetting.closures",
+    "forgetting.regrets",
+    "forgetting.forgotten",
     "forgetting.shadow_answers",
 ]
 REPLACED = [
@@ -864,6 +888,7 @@ REPLACED = [
     "forgetting.conflict_pairs",
     "forgetting.stale_candidates",
     "forgetting.mined_memories",
+    "forgetting.memory_health",
 ]
 APPEND_ONLY = [
     "memory_events",
@@ -875,6 +900,9 @@ APPEND_ONLY = [
     "forgetting.unjudged_items",
     "forgetting.revivals",
     "forgetting.decisions",
+    "forgetting.closures",
+    "forgetting.regrets",
+    "forgetting.forgotten",
     "forgetting.shadow_answers",
 ]
 

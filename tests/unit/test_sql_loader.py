@@ -32,6 +32,9 @@ NEVER_DELETED = (
     "forgetting.shadow_answers",
     "forgetting.revivals",
     "forgetting.decisions",
+    "forgetting.closures",
+    "forgetting.regrets",
+    "forgetting.forgotten",
     "llm_usage",
     "users",
     "tenants",
@@ -182,6 +185,10 @@ def test_the_tenant_tables_are_those_that_the_migration_isolates() -> None:
         "forgetting.shadow_answers",
         "forgetting.revivals",
         "forgetting.decisions",
+        "forgetting.regrets",
+        "forgetting.forgotten",
+        "forgetting.closures",
+        "forgetting.memory_health",
     ]
 
 
@@ -324,6 +331,7 @@ def test_br_01_the_runtime_role_is_granted_no_delete_on_what_is_remembered_or_de
         "budget_reservations",
         "forgetting.calls_under_way",
         "forgetting.conflict_pairs",
+        "forgetting.memory_health",
         "forgetting.mined_memories",
         "forgetting.stale_candidates",
     }
