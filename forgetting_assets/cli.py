@@ -18,7 +18,7 @@ from rich.table import Table
 
 from forgetting_assets import floors, importing, review
 from forgetting_assets.partition import of_day, parse_day
-from forgetting_assets.store import evidence, tenants
+from forgetting_assets.store import evidence, tenants, tier
 from resources import addresses, migrations, settings
 from resources.addresses import Addresses
 from resources.clock import Clock
@@ -393,7 +393,7 @@ def evidence_dereference(
 ) -> None:
     """Print one entry of any tier, exactly as it was recorded."""
     with _tenant(tenant) as (database, user_id):
-        found = evidence.dereference(database, user_id, entry)
+        found = evidence.dereference(database, user_id, entry, Clock().now())
     sys.stdout.write(found.content)
 
 
@@ -404,7 +404,7 @@ def evidence_unarchive(
 ) -> None:
     """Bring archived entries back into retrieval, exactly as they were recorded."""
     with _tenant(tenant) as (database, user_id):
-        revived = evidence.unarchive(database, user_id, entries, Clock().now())
+        revived = tier.unarchive(database, user_id, entries, Clock().now())
     _say(f"Entries brought back: {revived}.")
 
 

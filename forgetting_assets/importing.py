@@ -7,45 +7,28 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 from uuid import UUID
 
-import numpy as np
-from pgvector import Vector
-from pydantic import (
-    AwareDatetime,
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import AwareDatetime, Field, ValidationError, model_validator
 
 import sql
+from forgetting_assets.records import EARLIEST, Name, NonEmpty, Storable, reasons
 from forgetting_assets.store import tenants
 from resources.database import Database, TenantTransaction, bind
 from resources.errors import ImportRefused, StoreRefused
 
 QUERIES = sql.load("memories")
-DIMENSIONS = 1536
 SHOWN = 20
 """Bad lines that one refusal names at most."""
-EARLIEST = datetime(1970, 1, 2, tzinfo=UTC)
 CHUNK = 500
 """Memories that one statement inserts."""
 
-Finite = Annotated[float, Field(allow_inf_nan=False)]
-NonEmpty = Annotated[str, Field(min_length=1)]
-Name = Annotated[str, Field(min_length=1, max_length=200)]
 
-
-class MemoryRecord(BaseModel):
+class MemoryRecord(Storable):
     """One line of an import. Times carry an offset; ``embedding`` has 1,536 values or is null."""
-
-    model_config = ConfigDict(extra="forbid")
 
     id: UUID
     memory_type: Literal[
@@ -57,42 +40,11 @@ class MemoryRecord(BaseModel):
     content: NonEmpty
     created_at: AwareDatetime
     updated_at: AwareDatetime | None = None
-    tags: list[str] = []
-    embedding: list[Finite] | None = None
-    embedding_model: Name | None = None
-
-    @field_validator("scope", "project", "topic", "content", "embedding_model", "tags")
-    @classmethod
-    def storable(cls, value: str | list[str] | None) -> str | list[str] | None:
-        """PostgreSQL text holds neither NUL nor half a surrogate pair."""
-        for text in [value] if isinstance(value, str) else value or []:
-            if "\0" in text or any("\ud800" <= c <= "\udfff" for c in text):
-                raise ValueError("it has a NUL or an unpaired surrogate, which cannot be stored")
-        return value
-
-    @field_validator("embedding")
-    @classmethod
-    def full_length(cls, values: list[float] | None) -> list[float] | None:
-        """A vector of the store's length that points somewhere."""
-        if values is None:
-            return None
-        if len(values) != DIMENSIONS:
-            raise ValueError(f"it has {len(values)} values, the store holds {DIMENSIONS}")
-        if not any(values):
-            raise ValueError("it is a zero vector, which has no direction: leave it null")
-        # The store keeps and multiplies four bytes a value; a length of 0 or infinity there would
-        # make every cosine NaN.
-        with np.errstate(over="ignore", under="ignore"):
-            squared = np.square(np.array(values, np.float32)).sum()
-        if not np.isfinite(squared) or squared < np.finfo(np.float32).tiny:
-            raise ValueError("its values are too great or too small to have a direction")
-        return values
+    tags: list[str] = Field(default_factory=list)
 
     @model_validator(mode="after")
-    def consistent(self) -> MemoryRecord:
-        """A vector names its model, and nothing is updated before it was created."""
-        if self.embedding is not None and self.embedding_model is None:
-            raise ValueError("embedding_model must name the model that made the embedding")
+    def in_order(self) -> MemoryRecord:
+        """Nothing is updated before it was created."""
         if self.updated_at is not None and self.updated_at < self.created_at:
             raise ValueError("updated_at is before created_at")
         return self
@@ -105,7 +57,7 @@ class MemoryRecord(BaseModel):
     def row(self) -> dict[str, Any]:
         """The record as the insert statements read it."""
         return self.model_dump(mode="json", exclude={"embedding", "updated_at"}) | {
-            "embedding": Vector(self.embedding).to_text() if self.embedding else None,
+            "embedding": self.vector,
             "updated_at": (self.updated_at or self.created_at).isoformat(),
             "content_hash": self.content_hash,
         }
@@ -140,7 +92,7 @@ def read(path: Path, now: datetime) -> list[MemoryRecord]:
         try:
             record = MemoryRecord.model_validate_json(line)
         except ValidationError as error:
-            bad.append(f"line {number}: {_reason(error)}")
+            bad.append(f"line {number}: {reasons(error)}")
             continue
         if record.created_at < EARLIEST or (record.updated_at or record.created_at) > now:
             bad.append(f"line {number}: its times are before 1970 or in the future")
@@ -216,22 +168,8 @@ def insert(
         tx.run(QUERIES["insert_import_events"], rows=rows, actor=actor, now=now)
 
 
-def _reason(error: ValidationError) -> str:
-    # Neither the input nor its context: both may quote the memory.
-    return "; ".join(
-        ": ".join([*(str(part) for part in each["loc"][:1]), _message(each)])
-        for each in error.errors(include_url=False, include_input=False, include_context=False)
-    )
-
-
-def _message(error: Any) -> str:
-    if error["type"] == "extra_forbidden":
-        return "no such field"
-    return str(error["msg"]).removeprefix("Value error, ")
-
-
 def _refuse(path: Path, bad: Iterable[str]) -> None:
-    if reasons := list(bad):
-        shown = "\n  ".join(reasons[:SHOWN])
-        more = f"\n  and {len(reasons) - SHOWN} more" if len(reasons) > SHOWN else ""
+    if lines := list(bad):
+        shown = "\n  ".join(lines[:SHOWN])
+        more = f"\n  and {len(lines) - SHOWN} more" if len(lines) > SHOWN else ""
         raise ImportRefused(f"Nothing of {path} was imported:\n  {shown}{more}")

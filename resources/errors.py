@@ -29,6 +29,7 @@
     ├── RateExceeded
     ├── InvariantViolated
     │   └── BlastRadiusExceeded
+    ├── EvidenceRefused
     └── ReviewRefused
 
 A message says what is wrong and what to do next. It names slugs, ids, counts and settings, never
@@ -184,6 +185,10 @@ class InvariantViolated(ForgettingError):
 
 class BlastRadiusExceeded(InvariantViolated):
     """The verdicts of one run would end too much of a scope; nothing was proposed."""
+
+
+class EvidenceRefused(ForgettingError):
+    """Evidence cannot be recorded, used or forgotten this way; nothing was changed."""
 
 
 class ReviewRefused(ForgettingError):

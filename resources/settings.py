@@ -122,6 +122,9 @@ class Settings(BaseSettings):
     forgetting_sweep_window_days: int = Field(
         7, ge=1, description="days without use before evidence may be archived"
     )
+    forgetting_entry_bytes: int = Field(
+        10_485_760, ge=1, description="bytes that one recorded piece of evidence may have"
+    )
 
 
 def read() -> Settings:

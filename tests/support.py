@@ -21,7 +21,7 @@ from pydantic import PrivateAttr
 from forgetting_assets import judge as judging
 from forgetting_assets.calls import Means
 from forgetting_assets.partition import Partition, of_day
-from forgetting_assets.store import candidates, evidence, pairs, proposals, tenants
+from forgetting_assets.store import candidates, pairs, proposals, tenants, tier
 from resources.budget import Budget
 from resources.clock import Clock
 from resources.database import Database
@@ -403,9 +403,9 @@ class Pass:
         """Write the proposals of what was judged."""
         return proposals.write(self.store.database, partition, self.policy, self.now)
 
-    def sweep(self, partition: Partition) -> evidence.Sweep:
+    def sweep(self, partition: Partition) -> tier.Sweep:
         """Archive evidence."""
-        return evidence.sweep(self.store.database, partition, self.policy, self.now)
+        return tier.sweep(self.store.database, partition, self.policy, self.now)
 
     def run(self, partition: Partition) -> proposals.WrittenProposals:
         """Candidates, verdicts and proposals."""

@@ -1,6 +1,7 @@
 """Episodic evidence that was of no use, moved to the archive tier."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 
 import dagster as dg
 
@@ -8,13 +9,18 @@ from forgetting_assets import metadata
 from forgetting_assets.assets import sources
 from forgetting_assets.assets.retention_proposals import retention_proposals
 from forgetting_assets.partitions import daily_tenant, selected
-from forgetting_assets.store import evidence, invariant
+from forgetting_assets.store import invariant, tier
 from resources.clock import Clock
 from resources.database import Database
 from resources.flag import Flag
 from resources.policy import Policy
 
 TABLE = "forgetting.archival_sweep"
+REGRET_DAYS = 90
+WARMING_UP = (
+    "The uses of {}'s evidence are not recorded for {} days yet, so nothing was archived: no "
+    "record of use is not disuse."
+)
 
 LINEAGE = metadata.lineage(
     {
@@ -50,29 +56,43 @@ def archival_sweep(
     """Traces, logs, tool inputs, tool outputs and step outcomes that nobody used for the window.
 
     An entry is archived when it is older than 7 days, was never credited, and was neither retrieved
-    nor touched by an outcome in that time. Without a known time it is never archived. Archiving
-    sets a marker: the entry leaves retrieval and stays reachable by its id. Oldest first, 500 a
-    partition. The sweep verifies the invariant and conservation before it commits. Under
-    FORGETTING_UNFORGET it archives nothing and brings back 500 entries, until the tier is empty.
+    nor touched by an outcome in that time, while every use was recorded. Without a known time it is
+    never archived. Archiving sets a marker: the entry leaves retrieval and stays reachable by its
+    id. What was of no use for longest goes first, 500 entries a partition. The sweep verifies the
+    invariant and conservation before it commits. `regretted` of the entries archived in the 90 days
+    before were used within 14 days all the same. Under FORGETTING_UNFORGET it archives nothing and
+    brings back 500 entries, until the tier is empty.
     """
     if off := flag.why_archive_is_off():
         context.log.info(off)
         return
-    done: list[evidence.Sweep] = []
-    back: list[evidence.Revival] = []
+    done: list[tier.Sweep] = []
+    back: list[tier.Revival] = []
     for partition in (partitions := list(selected(context, database, clock))):
         now = clock.now()
         if flag.unforget:
-            back.append(evidence.revive(database, partition, policy, now))
+            back.append(tier.revive(database, partition, policy, now))
         elif partition.tenant.archival_enabled:
             with invariant.kept(
                 database, partition, "archival_sweep", run_id=context.run.run_id, now=now
             ):
-                done.append(evidence.sweep(database, partition, policy, now))
+                done.append(tier.sweep(database, partition, policy, now))
+            if done[-1].warming_up:
+                context.log.info(WARMING_UP.format(partition.tenant.slug, policy.sweep_window_days))
         else:
             context.log.info(f"{partition.tenant.slug} has archival off: no evidence was read.")
     if not partitions:
         return
+    regrets = [
+        regret
+        for each in partitions
+        if each.tenant.archival_enabled
+        for regret in tier.regrets(
+            database, each.user_id, each.run_date - timedelta(days=REGRET_DAYS), clock.now()
+        )
+    ]
+    looked_at = sum(each.archived for each in regrets)
+    regretted = sum(each.regretted for each in regrets)
     yield dg.MaterializeResult(
         metadata={
             "dagster/partition_row_count": sum(each.archived_by_partition for each in done),
@@ -83,11 +103,14 @@ def archival_sweep(
                     row
                     for each in partitions
                     if each.tenant.archival_enabled
-                    for row in evidence.preview(database, each)
+                    for row in tier.preview(database, each)
                 ]
             ),
             "archived": sum(each.archived for each in done),
             "archived_by_partition": sum(each.archived_by_partition for each in done),
+            "warming_up": sum(each.warming_up for each in done),
+            "regretted": regretted,
+            **({"regret_rate": regretted / looked_at} if looked_at else {}),
             "revived": sum(each.revived for each in back),
             **(
                 {

@@ -1,36 +1,38 @@
-"""Episodic evidence: the utility sweep, the way back, and reaching an entry by its id."""
+"""Evidence: recording it, using it, crediting it, reaching it by its id, forgetting it for good.
+
+What moves between the hot and the archive tier stands in tier.py.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from uuid import UUID
+from datetime import datetime, timedelta
+from typing import Any, Literal
+from uuid import UUID, uuid4
+
+import sqlalchemy as sa
+from pydantic import ValidationError
 
 import sql
-from forgetting_assets.partition import Partition
-from forgetting_assets.store import invariant
+from forgetting_assets.records import EARLIEST, EvidenceRecord, Storable, reasons
+from forgetting_assets.store import tier
 from resources.database import Database, TenantTransaction
-from resources.errors import ForgettingError, InvariantViolated, some
-from resources.policy import Policy
+from resources.errors import EvidenceRefused, StoreRefused, some
 
 QUERIES = sql.load("evidence")
 
+CHUNK = 500
+"""Entries that one statement inserts."""
+MOST = 100
+"""Entries that one retrieval returns at most."""
+AHEAD = timedelta(days=1)
+"""How far an agent's clock may be ahead of ours."""
 
-@dataclass(frozen=True)
-class Sweep:
-    """What one materialization archived, and what its partition archived in all."""
-
-    archived: int
-    archived_by_partition: int
-
-
-@dataclass(frozen=True)
-class Revival:
-    """What one sweep revived instead of archiving, and what is still in the archive tier."""
-
-    revived: int
-    remaining: int
+Outcome = Literal["success", "reinforcement"]
 
 
 @dataclass(frozen=True)
@@ -45,94 +47,237 @@ class Entry:
     archived_at: datetime | None
 
 
-def sweep(database: Database, partition: Partition, policy: Policy, now: datetime) -> Sweep:
-    """Archive the partition's batch of evidence that was of no use for the window, and verify.
+@dataclass(frozen=True)
+class Hit:
+    """A hot entry that was retrieved, and its cosine with what was asked for."""
 
-    A partition materialized again archives only what is left of its own batch (decision 17).
-    Raises InvariantViolated, and then nothing is archived.
+    id: UUID
+    session_id: str
+    kind: str
+    content: str
+    occurred_at: datetime | None
+    similarity: float
+
+
+@dataclass(frozen=True)
+class Forgotten:
+    """How many entries were deleted for good, under which batch of forgetting.forgotten."""
+
+    entries: int
+    batch_id: UUID
+
+
+def record(
+    database: Database,
+    user_id: UUID,
+    records: Sequence[EvidenceRecord],
+    now: datetime,
+    *,
+    limit: int,
+) -> list[UUID]:
+    """Record evidence, all of it or none; the ids that are new.
+
+    An entry whose id is there already with the same content is left as it is, so sending again
+    adds nothing. ``limit`` is the most bytes of one content. Raises EvidenceRefused.
     """
-    dates = {"run_date": partition.run_date, "due_before": partition.as_of - policy.sweep_window}
-    with database.tenant(partition.user_id, exclusive=True) as tx:
-        # The queue may name what a check of another run refused: nothing is archived beside it.
-        invariant.require(tx, partition, "collapse_in_retention_proposals")
-        taken: int = tx.one(QUERIES["count_taken"], run_date=partition.run_date).entries
-        room = max(0, policy.sweep_batch - taken)
-        due = [
-            row.id
-            for row in tx.rows(QUERIES["find_due"], as_of=partition.as_of, room=room, **dates)
-        ]
-        archived = 0
-        if due:
-            tx.run(QUERIES["log_archived"], ids=due, now=now, **dates)
-            archived = tx.run(
-                QUERIES["mark_archived"], ids=due, now=now, run_date=partition.run_date
+    _require_recordable(records, now, limit)
+    try:
+        with database.tenant(user_id) as tx:
+            known = {
+                row.id: (row.session_id, row.kind, row.content_sha256)
+                for row in tx.rows(QUERIES["find_known"], ids=[each.id for each in records])
+            }
+            new = [each for each in records if each.id not in known]
+            for each in records:
+                digest = hashlib.sha256(each.content.encode()).hexdigest()
+                if known.get(each.id) not in (None, (each.session_id, each.kind, digest)):
+                    raise EvidenceRefused(
+                        f"The id {each.id} is taken by another entry or was forgotten: nothing is "
+                        "overwritten, and nothing was recorded."
+                    )
+            for start in range(0, len(new), CHUNK):
+                rows = json.dumps([each.row(now) for each in new[start : start + CHUNK]])
+                tx.run(QUERIES["insert_evidence"], rows=rows)
+    except StoreRefused as refused:
+        if "evidence_pkey" in str(refused):
+            raise EvidenceRefused(
+                "An id cannot be used: leave ids out, or make random ones. Nothing was recorded."
+            ) from None
+        raise
+    return [each.id for each in new]
+
+
+def _require_recordable(records: Sequence[EvidenceRecord], now: datetime, limit: int) -> None:
+    if not records:
+        raise EvidenceRefused("Name at least one entry to record.")
+    if len({each.id for each in records}) < len(records):
+        raise EvidenceRefused("Two of the entries have one id. Nothing was recorded.")
+    for each in records:
+        if (size := len(each.content.encode())) > limit:
+            raise EvidenceRefused(
+                f"An entry has {size} bytes, the limit is {limit}: store it elsewhere and record "
+                "where, or raise FORGETTING_ENTRY_BYTES. Nothing was recorded."
             )
-        # Conservation: as many rows as were due, and each of them there by id with its bytes.
-        if archived != len(due):
-            raise InvariantViolated(
-                f"The sweep of {partition.tenant.slug} on {partition.run_date} archived {archived} "
-                f"of {len(due)} entries; it was rolled back."
+        if each.occurred_at is not None and not EARLIEST <= each.occurred_at <= now + AHEAD:
+            raise EvidenceRefused(
+                "An entry's time is before 1970 or more than a day ahead: leave it null when it is "
+                "not known. Nothing was recorded."
             )
-        invariant.require(tx, partition, "collapse_in_archival_sweep", "losses_of_archive")
-    return Sweep(archived, taken + archived)
 
 
-def unarchive(database: Database, user_id: UUID, ids: Sequence[UUID], now: datetime) -> int:
-    """Bring archived entries back into retrieval, exactly as they were; how many.
+def touch(database: Database, user_id: UUID, ids: Sequence[UUID], now: datetime) -> int:
+    """Say that entries were retrieved, which keeps them hot for a window; how many.
 
-    No sweep archives them again before the window has passed. Raises ForgettingError, and then
-    nothing is revived, when there is none or one of them is not in the tenant's archive tier.
-    """
-    wanted = set(ids)
-    if not wanted:
-        raise ForgettingError("Name at least one entry to bring back.")
-    with database.tenant(user_id, exclusive=True) as tx:
-        archived = {row.id for row in tx.rows(QUERIES["lock_archived"], ids=list(wanted))}
-        if missing := sorted(wanted - archived):
-            raise ForgettingError(
-                f"The tenant's archive tier does not have {some(missing)}: such an entry is hot, "
-                "or there is none. Nothing was brought back."
-            )
-        return _revive(tx, list(wanted), "asked", now)
-
-
-def revive(database: Database, partition: Partition, policy: Policy, now: datetime) -> Revival:
-    """Bring back one batch of the archive tier, what was archived last first.
-
-    This is what a sweep does under FORGETTING_UNFORGET, night by night, until the tier is empty.
-    """
-    with database.tenant(partition.user_id, exclusive=True) as tx:
-        ids = [row.id for row in tx.rows(QUERIES["find_archived"], batch=policy.sweep_batch)]
-        revived = _revive(tx, ids, "unforget", now) if ids else 0
-        return Revival(revived, tx.one(QUERIES["count_archived"]).entries)
-
-
-def _revive(tx: TenantTransaction, ids: list[UUID], reason: str, now: datetime) -> int:
-    tx.run(QUERIES["log_revived"], ids=ids, reason=reason, now=now)
-    return tx.run(QUERIES["mark_revived"], ids=ids)
-
-
-def dereference(database: Database, user_id: UUID, entry_id: UUID) -> Entry:
-    """The entry of that id from any tier, with its exact bytes (BR-40).
-
-    Raises ForgettingError when the tenant has no such entry.
+    Raises EvidenceRefused, and then none is touched, when there is none or one is not the tenant's.
     """
     with database.tenant(user_id) as tx:
-        row = tx.first(QUERIES["dereference"], id=entry_id)
-    if row is None:
-        raise ForgettingError(f"The tenant has no evidence with the id {entry_id}.")
+        used = _use(tx, ids, "touch", now)
+    return len(used)
+
+
+def credit(
+    database: Database, user_id: UUID, ids: Sequence[UUID], outcome: Outcome, now: datetime
+) -> int:
+    """Attribute a good outcome to entries, which keeps them hot for good; how many.
+
+    An archived one comes back: it turned out to matter. Raises EvidenceRefused, and then none is
+    credited, when there is none or one is not the tenant's.
+    """
+    with database.tenant(user_id) as tx:
+        locked = _use(tx, ids, "credit", now, outcome=outcome)
+        if archived := [row.id for row in locked if row.archived_at is not None]:
+            tier.bring_back(tx, archived, "credited", now)
+    return len(locked)
+
+
+def retrieve(
+    database: Database,
+    user_id: UUID,
+    embedding: Sequence[float],
+    embedding_model: str,
+    now: datetime,
+    *,
+    most: int = 10,
+    session_id: str | None = None,
+) -> list[Hit]:
+    """The hot entries nearest to a vector of 1,536 values, nearest first; each counts as used.
+
+    Exact: every hot vector of that model is compared. Raises EvidenceRefused on a vector that has
+    no direction, and on ``most`` outside 1 to 100.
+    """
+    if not 1 <= most <= MOST:
+        raise EvidenceRefused(f"A retrieval returns 1 to {MOST} entries, not {most}.")
+    try:
+        wanted = Storable(embedding=list(embedding), embedding_model=embedding_model)
+    except ValidationError as error:
+        raise EvidenceRefused(f"Nothing can be retrieved: {reasons(error)}.") from None
+    with database.tenant(user_id) as tx:
+        rows = tx.rows(
+            QUERIES["find_nearest"],
+            embedding=wanted.vector,
+            embedding_model=wanted.embedding_model,
+            session_id=session_id,
+            most=most,
+        )
+        # A zero vector that somebody else wrote is like no other: its cosine is NaN.
+        hits = [Hit(**row._mapping) for row in rows if not math.isnan(row.similarity)]
+        if hits:
+            _use(tx, [hit.id for hit in hits], "touch", now)
+    return hits
+
+
+def dereference(database: Database, user_id: UUID, entry_id: UUID, now: datetime) -> Entry:
+    """The entry of that id from any tier, with its exact bytes (BR-40). Reading it is a use.
+
+    Raises EvidenceRefused when the tenant has no such entry.
+    """
+    with database.tenant(user_id) as tx:
+        [row] = _use(tx, [entry_id], "dereference", now)
     return Entry(**row._mapping)
 
 
-def preview(database: Database, partition: Partition) -> list[dict[str, str]]:
-    """A few of the entries that the partition archived: ids, kinds and times."""
-    with database.tenant(partition.user_id) as tx:
-        rows = tx.rows(QUERIES["preview_archived"], run_date=partition.run_date)
-    return [
-        {
-            "evidence_id": str(row.evidence_id),
-            "kind": row.kind,
-            "occurred_at": row.occurred_at.isoformat(timespec="seconds"),
-        }
-        for row in rows
-    ]
+def forgettable(
+    database: Database,
+    user_id: UUID,
+    *,
+    lesson_id: UUID | None = None,
+    session_id: str | None = None,
+) -> int:
+    """How many entries forget() would delete. Raises EvidenceRefused as it does."""
+    with database.tenant(user_id) as tx:
+        return _forgettable(tx, lesson_id, session_id)
+
+
+def forget(
+    database: Database,
+    user_id: UUID,
+    now: datetime,
+    *,
+    lesson_id: UUID | None = None,
+    session_id: str | None = None,
+) -> Forgotten:
+    """Delete one lesson, or everything that a session recorded, for good.
+
+    Each entry leaves a row in forgetting.forgotten that says nothing of its content. Raises
+    EvidenceRefused without exactly one of the two, and when there is no such lesson or session.
+    """
+    batch_id = uuid4()
+    with database.tenant(user_id, exclusive=True) as tx:
+        expected = _forgettable(tx, lesson_id, session_id)
+        deleted = tx.one(
+            QUERIES["forget"],
+            lesson_id=lesson_id,
+            session_id=session_id,
+            batch_id=batch_id,
+            now=now,
+        ).entries
+        if deleted < expected:
+            raise EvidenceRefused(
+                f"Only {deleted} of {expected} entries could be deleted, so none was: look at the "
+                "rights of the owner of forgetting.forget."
+            )
+    return Forgotten(deleted, batch_id)
+
+
+def _forgettable(tx: TenantTransaction, lesson_id: UUID | None, session_id: str | None) -> int:
+    if (lesson_id is None) == (session_id is None):
+        raise EvidenceRefused("Say what to forget: a lesson or a session, exactly one of the two.")
+    entries: int = tx.one(
+        QUERIES["count_forgettable"], lesson_id=lesson_id, session_id=session_id
+    ).entries
+    if not entries:
+        what = f"lesson {lesson_id}" if lesson_id else f"session {session_id}"
+        raise EvidenceRefused(f"The tenant has no {what}. Nothing was deleted.")
+    return entries
+
+
+def _use(
+    tx: TenantTransaction,
+    ids: Sequence[UUID],
+    use: str,
+    now: datetime,
+    outcome: Outcome | None = None,
+) -> Sequence[sa.Row[Any]]:
+    """Write down one use of entries of any tier; the entries as they were before it.
+
+    An entry that was archived less than 14 days ago is regretted. Raises EvidenceRefused.
+    """
+    wanted = list(set(ids))
+    if not wanted:
+        raise EvidenceRefused("Name at least one entry.")
+    locked = tx.rows(QUERIES["lock_entries"], ids=wanted)
+    if missing := sorted(set(wanted) - {row.id for row in locked}):
+        raise EvidenceRefused(f"The tenant has no evidence with the id {some(missing)}.")
+    if outcome:
+        tx.run(QUERIES["mark_credited"], ids=wanted, outcome=outcome, now=now)
+    else:
+        tx.run(QUERIES["mark_used"], ids=wanted, now=now)
+    if any(row.archived_at is not None for row in locked):
+        tx.run(
+            QUERIES["log_regrets"],
+            ids=wanted,
+            use=use,
+            now=now,
+            archived_since=now - tier.REGRET_WINDOW,
+        )
+    return locked

@@ -58,7 +58,7 @@ WHERE
 
 -- name: collapse_in_archival_sweep
 -- Evidence left the hot tier only through a logged sweep, and only for its lack of use: nothing
--- credited, used or without a known time was archived.
+-- credited, used or without a known time was archived, and nothing while uses were not recorded yet.
 SELECT
     e.id,
     CASE
@@ -84,10 +84,12 @@ WHERE
         OR s.last_used_at >= s.due_before
         OR s.success_count > 0
         OR s.reinforcement_count > 0
+        OR s.tracked_since > s.due_before
     );
 
 -- name: losses_of_archive
--- Conservation: each entry that this partition archived is still there by id, with the same bytes.
+-- Conservation: each entry that this partition archived is still there by id, with the same bytes,
+-- unless a person forgot it for good.
 SELECT
     s.evidence_id AS id,
     CASE
@@ -98,6 +100,11 @@ FROM forgetting.archival_sweep AS s
 LEFT JOIN evidence AS e ON s.user_id = e.user_id AND s.evidence_id = e.id
 WHERE
     s.user_id = :user_id AND s.run_date = :run_date
+    AND NOT EXISTS (
+        SELECT 1
+        FROM forgetting.forgotten AS f
+        WHERE f.user_id = :user_id AND f.evidence_id = s.evidence_id
+    )
     AND (
         e.id IS NULL
         OR encode(sha256(convert_to(e.content, 'UTF8')), 'hex') <> s.content_sha256

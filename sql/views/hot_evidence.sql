@@ -11,7 +11,9 @@ SELECT
     e.success_count,
     e.reinforcement_count,
     e.last_retrieved_at,
-    e.last_outcome_at
+    e.last_outcome_at,
+    e.embedding,
+    e.embedding_model
 FROM evidence AS e
 WHERE e.archived_at IS NULL;
 
@@ -28,5 +30,7 @@ COMMENT ON COLUMN hot_evidence.success_count IS 'Good outcomes it contributed to
 COMMENT ON COLUMN hot_evidence.reinforcement_count IS 'Times it was reinforced.';
 COMMENT ON COLUMN hot_evidence.last_retrieved_at IS 'Last retrieval, UTC; NULL = never.';
 COMMENT ON COLUMN hot_evidence.last_outcome_at IS 'Last outcome that touched it, UTC; NULL = none.';
+COMMENT ON COLUMN hot_evidence.embedding IS 'Its vector; NULL = it cannot be searched for.';
+COMMENT ON COLUMN hot_evidence.embedding_model IS 'The model that made the vector.';
 
 GRANT SELECT ON hot_evidence TO forgetting_runtime;

@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from forgetting_assets import review
-from forgetting_assets.store import evidence
-from forgetting_assets.store.evidence import Sweep
+from forgetting_assets.store import evidence, tier
+from forgetting_assets.store.tier import Sweep
 from resources.errors import ForgettingError, InvariantViolated, StoreRefused
 from resources.policy import Policy
 from tests.support import DAY, TODAY, Pass, Store, TestJudge, ago, by_topic, record_verdict, say
@@ -152,16 +152,16 @@ def test_br_49_a_due_entry_is_retrieved_until_a_sweep_archives_it(store: Store) 
     acme = store.tenant()
     due = store.evidence(acme, age=400)
     assert hot(store, acme) == {due}
-    assert evidence.dereference(store.database, acme, due).archived_at is None
+    assert evidence.dereference(store.database, acme, due, ago(10)).archived_at is None
     sweep(store)
     assert hot(store, acme) == set()
-    assert evidence.dereference(store.database, acme, due).archived_at == TODAY
+    assert evidence.dereference(store.database, acme, due, TODAY).archived_at == TODAY
 
 
 # The batch
 
 
-def test_the_oldest_go_first(store: Store) -> None:
+def test_what_nobody_used_goes_by_its_age_the_oldest_first(store: Store) -> None:
     acme = store.tenant()
     ages = [10, 50, 30, 20, 40]
     ids = {age: store.evidence(acme, age=age) for age in ages}
@@ -171,14 +171,14 @@ def test_the_oldest_go_first(store: Store) -> None:
     assert archived(store) == {ids[50], ids[40], ids[30], ids[20]}
 
 
-def test_the_oldest_is_what_happened_first_and_not_what_was_used_or_recorded_first(
-    store: Store,
-) -> None:
+@pytest.mark.parametrize("use", ["retrieved", "outcome"])
+def test_what_was_of_no_use_for_longest_goes_first_whatever_its_age(store: Store, use: str) -> None:
     acme = store.tenant()
-    oldest = store.evidence(acme, age=90, retrieved=8, recorded_at=ago(1))
-    store.evidence(acme, age=80, recorded_at=ago(80))
+    store.evidence(acme, age=90, recorded_at=ago(90), **{use: 8})
+    unused = store.evidence(acme, age=80, recorded_at=ago(1))
+    store.evidence(acme, age=70, recorded_at=ago(70))
     sweep(store, sweep_batch=1)
-    assert archived(store) == {oldest}
+    assert archived(store) == {unused}
 
 
 def test_entries_of_one_moment_go_in_the_order_of_their_ids(store: Store) -> None:
@@ -335,15 +335,15 @@ def test_br_40_an_archived_entry_is_reachable_by_id_with_its_exact_bytes_after_t
         sweep(store, n, sweep_batch=5)
     assert archived(store) == set(texts)
     assert hot(store, acme) == set()
-    for id_, text in texts.items():
-        entry = evidence.dereference(store.database, acme, id_)
-        assert entry.content.encode() == text.encode()
-        assert (entry.id, entry.session_id, entry.kind) == (id_, "session", "trace")
-        assert (entry.occurred_at, entry.archived_at is None) == (ago(30), False)
     for row in store.rows("SELECT * FROM evidence"):
         markers = {"archived_at", "archived_run_date"}
         differs = {name for name in row if row[name] != before[row["id"]][name]}
         assert differs == markers
+    for id_, text in texts.items():
+        entry = evidence.dereference(store.database, acme, id_, TODAY)
+        assert entry.content.encode() == text.encode()
+        assert (entry.id, entry.session_id, entry.kind) == (id_, "session", "trace")
+        assert (entry.occurred_at, entry.archived_at is None) == (ago(30), False)
 
 
 @settings(
@@ -355,7 +355,7 @@ def test_br_40_whatever_the_text_is_the_archive_keeps_its_bytes(store: Store, te
     acme = store.tenant(slug)
     id_ = store.evidence(acme, content=text)
     assert sweep(store, slug=slug).archived == 1
-    assert evidence.dereference(store.database, acme, id_).content.encode() == text.encode()
+    assert evidence.dereference(store.database, acme, id_, TODAY).content.encode() == text.encode()
     [log] = store.rows("SELECT * FROM forgetting.archival_sweep WHERE evidence_id = :id", id=id_)
     assert log["content_sha256"] == hashlib.sha256(text.encode()).hexdigest()
 
@@ -365,8 +365,8 @@ def test_an_entry_of_another_tenant_or_of_no_one_cannot_be_dereferenced(store: S
     id_ = store.evidence(acme)
     for user_id, wanted in ((other, id_), (acme, uuid4())):
         with pytest.raises(ForgettingError, match=str(wanted)):
-            evidence.dereference(store.database, user_id, wanted)
-    assert evidence.dereference(store.database, acme, id_).id == id_
+            evidence.dereference(store.database, user_id, wanted, TODAY)
+    assert evidence.dereference(store.database, acme, id_, TODAY).id == id_
 
 
 def test_the_runtime_role_deletes_no_evidence_and_archives_no_guidance(store: Store) -> None:
@@ -426,9 +426,7 @@ class RolledBack(Exception):
 
 def plan_of_find_due(store: Store, user_id: UUID) -> dict[str, Any]:
     """How the database ran the statement, as the runtime role, rolled back afterwards."""
-    explain = sa.text(
-        f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {evidence.QUERIES['find_due'].text}"
-    )
+    explain = sa.text(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {tier.QUERIES['find_due'].text}")
     figures = {"run_date": DAY, "as_of": ago(0), "due_before": ago(7), "room": 500}
     plans: list[Any] = []
     with contextlib.suppress(RolledBack), store.database.tenant(user_id) as tx:
@@ -531,7 +529,7 @@ CALM = settings(
     batch=st.integers(0, 8),
     window=st.sampled_from([1, 7, 30]),
 )
-def test_a_sweep_archives_exactly_the_oldest_that_the_rule_names(
+def test_a_sweep_archives_exactly_the_longest_unused_that_the_rule_names(
     store: Store, entries: list[Made], batch: int, window: int
 ) -> None:
     slug = f"t{uuid4().hex[:10]}"
@@ -539,9 +537,9 @@ def test_a_sweep_archives_exactly_the_oldest_that_the_rule_names(
     ids = {entry.write(store, acme): entry for entry in entries}
 
     def order(id_: UUID) -> tuple[datetime, UUID]:
-        age = ids[id_].age
-        assert age is not None
-        return ago(age), id_
+        entry = ids[id_]
+        uses = (entry.age, entry.retrieved, entry.outcome)
+        return max(ago(each) for each in uses if each is not None), id_
 
     due = sorted((id_ for id_, entry in ids.items() if entry.is_due(window)), key=order)
     done = sweep(store, slug=slug, sweep_batch=batch, sweep_window_days=window)

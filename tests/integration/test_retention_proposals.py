@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from sqlalchemy.exc import DBAPIError
 
 from forgetting_assets import review
-from forgetting_assets.store import evidence
+from forgetting_assets.store import tier
 from forgetting_assets.store.proposals import WrittenProposals
 from resources.budget import FORGET_DECIDE
 from resources.errors import InvariantViolated, ReviewRefused, StoreRefused
@@ -802,7 +802,7 @@ def full(store: Store) -> tuple[UUID, UUID]:
         work.sweep(partition)
         revived = store.evidence(user_id, age=400)
         work.sweep(partition)
-        evidence.unarchive(store.database, user_id, [revived], at(1))
+        tier.unarchive(store.database, user_id, [revived], at(1))
         work.budget.reserve(user_id, FORGET_DECIDE, "a call that never comes back")
         store.execute(
             "INSERT INTO forgetting.unjudged_items (run_date, user_id, memory_id, input_digest, "

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from forgetting_assets.store import evidence
+from forgetting_assets.store import evidence, tier
 from resources.errors import ForgettingError
 from tests.support import DAY, TODAY, Pass, Store, make_policy
 
@@ -42,7 +42,7 @@ def test_br_02_br_18_what_comes_back_is_byte_for_byte_what_was_archived(store: S
     swept(store)
     ids = archived(store)
     assert len(ids) == 5
-    assert evidence.unarchive(store.database, acme, list(ids), TODAY) == 5
+    assert tier.unarchive(store.database, acme, list(ids), TODAY) == 5
     assert store.dump("evidence") == before
     assert hot(store, acme) == ids
     rows = store.rows("SELECT reason, archived_run_date FROM forgetting.revivals")
@@ -55,7 +55,7 @@ def test_what_was_brought_back_stays_for_a_window_and_may_be_archived_again_afte
     acme = store.tenant()
     entry = store.evidence(acme)
     swept(store)
-    evidence.unarchive(store.database, acme, [entry], TODAY)
+    tier.unarchive(store.database, acme, [entry], TODAY)
     for day in range(8):
         swept(store, day)
         assert archived(store) == set(), day
@@ -77,13 +77,13 @@ def test_one_id_that_is_not_archived_keeps_all_from_coming_back(store: Store, ot
     }
     before = store.dump("evidence", "forgetting.revivals")
     with pytest.raises(ForgettingError, match=str(ids[other])):
-        evidence.unarchive(store.database, acme, [entry, ids[other]], TODAY)
+        tier.unarchive(store.database, acme, [entry, ids[other]], TODAY)
     assert store.dump("evidence", "forgetting.revivals") == before
 
 
 def test_an_empty_selection_is_a_sentence(store: Store) -> None:
     with pytest.raises(ForgettingError, match="at least one"):
-        evidence.unarchive(store.database, store.tenant(), [], TODAY)
+        tier.unarchive(store.database, store.tenant(), [], TODAY)
 
 
 def test_under_unforget_the_tier_drains_batch_by_batch_what_was_archived_last_first(
@@ -105,13 +105,13 @@ def test_under_unforget_the_tier_drains_batch_by_batch_what_was_archived_last_fi
     for day in range(2, 6):
         now = TODAY + day * ONE_DAY
         partition = store.partition(day=DAY + day * ONE_DAY, now=now)
-        done = evidence.revive(store.database, partition, policy, now)
+        done = tier.revive(store.database, partition, policy, now)
         seen.append((done.revived, done.remaining))
     assert seen == [(2, 3), (2, 1), (1, 0), (0, 0)]
     assert archived(store) == {theirs}, "another tenant's tier is left alone"
     first = store.rows("SELECT evidence_id FROM forgetting.revivals ORDER BY revived_at LIMIT 2")
     assert {row["evidence_id"] for row in first} == set(late)
-    evidence.unarchive(store.database, borea, [theirs], TODAY)
+    tier.unarchive(store.database, borea, [theirs], TODAY)
     assert store.dump("evidence") == before
 
 
@@ -137,7 +137,7 @@ def test_in_any_order_of_sweeps_and_revivals_no_entry_is_lost_or_changed(
     for day in range(12):
         now = TODAY + day * ONE_DAY
         partition = store.partition(slug, DAY + day * ONE_DAY, now)
-        tier = [
+        there = [
             row["id"]
             for row in store.rows(
                 "SELECT id FROM evidence WHERE user_id = :id AND archived_at IS NOT NULL",
@@ -146,11 +146,14 @@ def test_in_any_order_of_sweeps_and_revivals_no_entry_is_lost_or_changed(
         ]
         match random.choice(["sweep", "sweep", "revive", "unarchive"]):
             case "sweep":
-                evidence.sweep(store.database, partition, policy, now)
+                tier.sweep(store.database, partition, policy, now)
             case "revive":
-                evidence.revive(store.database, partition, policy, now)
-            case _ if tier:
-                evidence.unarchive(store.database, user_id, random.sample(tier, 1), now)
+                tier.revive(store.database, partition, policy, now)
+            case _ if there:
+                tier.unarchive(store.database, user_id, random.sample(there, 1), now)
     assert store.rows(query, id=user_id) == before
     for row in before:
-        assert evidence.dereference(store.database, user_id, row["id"]).content == row["content"]
+        assert (
+            evidence.dereference(store.database, user_id, row["id"], TODAY).content
+            == row["content"]
+        )

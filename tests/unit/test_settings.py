@@ -64,6 +64,7 @@ def test_the_defaults_are_the_adrs_starting_values() -> None:
         "forgetting_batch_items": 12,
         "forgetting_sweep_batch": 500,
         "forgetting_sweep_window_days": 7,
+        "forgetting_entry_bytes": 10_485_760,
     }
 
 
@@ -105,6 +106,7 @@ GIVEN: dict[str, tuple[str, object]] = {
     "FORGETTING_BATCH_ITEMS": ("1", 1),
     "FORGETTING_SWEEP_BATCH": ("0", 0),
     "FORGETTING_SWEEP_WINDOW_DAYS": ("1", 1),
+    "FORGETTING_ENTRY_BYTES": ("1000", 1000),
 }
 
 
@@ -164,6 +166,7 @@ BAD = {
     "FORGETTING_BATCH_ITEMS": ["VALUETEXT", "0", "101", "1.5"],
     "FORGETTING_SWEEP_BATCH": ["VALUETEXT", "-1"],
     "FORGETTING_SWEEP_WINDOW_DAYS": ["VALUETEXT", "0"],
+    "FORGETTING_ENTRY_BYTES": ["VALUETEXT", "0"],
 }
 
 

@@ -343,4 +343,8 @@ def test_br_15_no_query_rewrites_what_a_memory_or_evidence_says() -> None:
     assert changes  # the control: the statements that archive and close are found
     for change in changes:
         columns = set(re.findall(r"(\w+) = ", change))
-        assert columns <= {"status", "valid_to", "updated_at", "archived_at", "archived_run_date"}
+        assert columns <= {
+            *("status", "valid_to", "updated_at"),
+            *("archived_at", "archived_run_date", "last_retrieved_at", "last_outcome_at"),
+            *("success_count", "reinforcement_count"),
+        }
