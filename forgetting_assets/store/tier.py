@@ -44,8 +44,8 @@ class Revival:
 class Regret:
     """How often archiving a kind of evidence was wrong.
 
-    ``recent`` of the ``archived`` ones were archived less than 14 days ago, so that they may be
-    regretted yet.
+    ``recent`` of the ``archived`` ones were archived less than 14 days ago and not used since, so
+    that they may be regretted yet.
     """
 
     kind: str

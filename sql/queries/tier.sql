@@ -134,12 +134,14 @@ LIMIT 10;
 
 -- name: count_regrets
 -- How much the sweeps of the days since :first_day archived by kind, how much of that was used within
--- 14 days all the same, and how much was archived less than 14 days ago, so that it may be yet.
+-- 14 days all the same, and how much of the rest was archived so lately that it may be yet.
 SELECT
     s.kind,
     count(*) AS archived,
     count(r.evidence_id) AS regretted,
-    count(*) FILTER (WHERE s.archived_at > :matured_by) AS recent
+    count(*) FILTER (
+        WHERE s.archived_at > :matured_by AND r.evidence_id IS NULL
+    ) AS recent
 FROM forgetting.archival_sweep AS s
 LEFT JOIN forgetting.regrets AS r
     ON s.user_id = r.user_id AND s.evidence_id = r.evidence_id AND s.archived_at = r.archived_at
