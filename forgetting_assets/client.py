@@ -87,7 +87,7 @@ class Client:
         return self.record("archive_block", content, session_id=session_id)
 
     def touch(self, ids: Sequence[UUID]) -> int:
-        """Say that entries were retrieved elsewhere, which keeps them hot for a window; how many."""
+        """Say that entries were retrieved, which keeps them hot for a window; how many."""
         return evidence.touch(self._database, self._user_id, ids, self._clock.now())
 
     def credit(self, ids: Sequence[UUID], outcome: Outcome = "success") -> int:

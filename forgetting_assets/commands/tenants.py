@@ -93,7 +93,6 @@ def _consent(
             tracked_since=since,
         )
     what = " and ".join(["judgment"] * judgment + ["archival"] * archival)
-    tracked = (
-        f" Uses of its evidence are recorded since {since:%Y-%m-%d %H:%M} UTC." if since else ""
-    )
-    say(f"{slug}: {what} {'on' if on else 'off'}.{tracked}")
+    say(f"{slug}: {what} {'on' if on else 'off'}.")
+    if since:
+        say(f"Every use of its evidence is recorded since {since:%Y-%m-%d %H:%M} UTC.")

@@ -21,7 +21,7 @@ from forgetting_assets.definitions import build_defs
 from forgetting_assets.instance import QUIET
 from forgetting_assets.schedules import nightly
 from forgetting_assets.sensors import tenant_registry
-from forgetting_assets.store import tenants
+from forgetting_assets.store import evidence, tenants
 from resources.budget import Budget
 from resources.clock import Clock
 from resources.database import Database
@@ -904,6 +904,22 @@ def test_under_unforget_a_sweep_archives_nothing_and_says_what_it_brought_back(
         assert (said["revived"], said["archived_remaining"]) == (revived, remaining)
         assert (said["archived"], said["revival_batch"]) == (0, 2)
     assert len(store.rows("SELECT 1 FROM hot_evidence")) == len(entries) + 1
+
+
+def test_br_28_a_warm_up_archives_nothing_and_the_regret_rate_is_a_figure(
+    graph: Graph, store: Store
+) -> None:
+    acme = store.tenant(tracked=1)
+    ids = [store.evidence(acme) for _ in range(4)]
+    said = materialized(graph.run(job="sweep_alone"))["archival_sweep"]
+    assert (said["archived"], said["warming_up"], said["regretted"]) == (0, 1, 0)
+    assert "regret_rate" not in said, "a share of nothing"
+    tenants.consent(store.database, "acme", tracked_since=ago(30))
+    said = materialized(graph.run(job="sweep_alone"))["archival_sweep"]
+    assert (said["archived"], said["warming_up"], said["regret_rate"]) == (4, 0, 0.0)
+    evidence.dereference(store.database, acme, ids[0], TODAY)
+    said = materialized(graph.run(job="sweep_alone"))["archival_sweep"]
+    assert (said["regretted"], said["regret_rate"]) == (1, 0.25)
 
 
 # --- memory content stays in the store ------------------------------------------------------------

@@ -32,13 +32,14 @@ from resources.addresses import MEMORY_DATABASE, Addresses
 from resources.database import Database, engine
 from resources.settings import PROJECT
 from tests.fake_jev import FakeJev
-from tests.support import Store, record_verdict
+from tests.support import Store, ago, record_verdict, vector
 
 BIN = Path(sys.executable).parent
 HANG = 300
 """Seconds after which a command is taken to hang."""
 MARKER = "Ottoline keeps the violet ledger"
 DAY = "2026-08-31"
+ONE_DAY = timedelta(days=1)
 ON = {"FORGETTING_PASS_ENABLED": "true", "FORGETTING_ARCHIVE_ENABLED": "true"}
 
 
@@ -136,6 +137,39 @@ def cli(tmp_path: Path, places: Addresses) -> Cli:
     )
 
 
+@dataclass
+class Inside(Cli):
+    """The same in this process, for many commands in a row: a process of its own costs seconds."""
+
+    patch: pytest.MonkeyPatch = field(default_factory=pytest.MonkeyPatch)
+    capture: pytest.CaptureFixture[str] | None = None
+
+    def __call__(self, *arguments: str, **environment: str | None) -> Said:
+        assert self.capture is not None
+        with self.patch.context() as patch:
+            for name, value in {**self.environment, **environment}.items():
+                assert value is not None
+                patch.setenv(name, value)
+            patch.setattr(sys, "argv", ["forgetting", *arguments])
+            self.capture.readouterr()
+            code: object = 0
+            try:
+                command_line.main()
+            except SystemExit as end:
+                code = end.code or 0
+            out, err = self.capture.readouterr()
+        assert isinstance(code, int)
+        return Said(code, out, err)
+
+
+@pytest.fixture
+def inside(cli: Cli, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Inside:
+    """The command line in this process, on the test's own migrated database."""
+    monkeypatch.setattr(command_line.console, "width", 160)
+    monkeypatch.setattr(command_line.console, "file", None)
+    return Inside(cli.home, cli.environment, monkeypatch, capfd)
+
+
 @pytest.fixture
 def judge() -> Iterator[dict[str, str]]:
     """An independent server of the judge's contract, as the settings that reach it."""
@@ -183,7 +217,14 @@ def test_the_commands_are_these() -> None:
     assert sorted(name for name, command in ALL.items() if not hasattr(command, "commands")) == [
         "forgetting demo",
         "forgetting dev",
+        "forgetting evidence archive",
+        "forgetting evidence credit",
         "forgetting evidence dereference",
+        "forgetting evidence forget",
+        "forgetting evidence record",
+        "forgetting evidence regret",
+        "forgetting evidence retrieve",
+        "forgetting evidence touch",
         "forgetting evidence unarchive",
         "forgetting floor",
         "forgetting import",
@@ -501,6 +542,124 @@ def test_archived_evidence_comes_back_by_its_ids(cli: Cli, store: Store) -> None
     said = cli.good("evidence", "unarchive", *ids, "--tenant", "acme").out
     assert said == "Entries brought back: 3.\n"
     assert store.dump("evidence") == before
+
+
+def line(**fields: Any) -> str:
+    given = {
+        "session_id": "s1",
+        "kind": "trace",
+        "content": "GET /health 200",
+        "occurred_at": "2026-08-01T09:00:00Z",
+    }
+    return json.dumps(given | fields) + "\n"
+
+
+def test_evidence_is_recorded_used_and_forgotten_from_the_command_line(
+    inside: Inside, store: Store, tmp_path: Path
+) -> None:
+    cli = inside
+    store.tenant("acme")
+    of_acme = ("--tenant", "acme")
+    file, text, query = (tmp_path / name for name in ("lines.jsonl", "exact.sql", "query.json"))
+    known = "0192f0c1-5b7e-7c3a-9d10-3f1f6f0f7a11"
+    unit = vector(0)
+    file.write_text(
+        line(id=known, embedding=unit, embedding_model="m")
+        + "\n"
+        + line(kind="lesson", content=MARKER)
+        + line(session_id="s2", occurred_at=None)
+    )
+    ids = cli.good("evidence", "record", str(file), *of_acme).out.split()
+    assert len(ids) == 3
+    assert ids[0] == known
+    again = cli.good("evidence", "record", str(file), *of_acme).out.split()
+    assert len(again) == 2, "the line with an id adds nothing"
+
+    text.write_bytes(b"SELECT 1;\r\n\xc3\xbc")
+    block = cli.good("evidence", "archive", str(text), "--session", "s3", *of_acme).out.strip()
+    said = subprocess.run(
+        [BIN / "forgetting", "evidence", "dereference", block, *of_acme],
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), **cli.environment},
+        capture_output=True,
+        timeout=HANG,
+        check=True,
+    )
+    assert said.stdout == text.read_bytes()
+
+    query.write_text(json.dumps(unit))
+    found = cli.good("evidence", "retrieve", str(query), "--model", "m", *of_acme).out
+    assert found == f"{known}  1.000  trace\n    GET /health 200\nEntries: 1.\n"
+    assert cli.good("evidence", "touch", ids[1], ids[2], *of_acme).out == "Entries touched: 2.\n"
+    credit = cli.good("evidence", "credit", ids[1], "--outcome", "reinforcement", *of_acme)
+    assert credit.out == "Entries credited: 1.\n"
+
+    lesson = ("evidence", "forget", "--lesson", ids[1], *of_acme)
+    assert "add --yes" in cli.sentence(*lesson)
+    assert "Entries deleted for good: 1" in cli.good(*lesson, "--yes").out
+    assert "has no lesson" in cli.sentence(*lesson, "--yes")
+    session = cli.good("evidence", "forget", "--session", "s2", "--yes", *of_acme).out
+    assert "Entries deleted for good: 2" in session
+    assert len(store.rows("SELECT 1 FROM evidence")) == 3
+    assert len(store.rows("SELECT 1 FROM forgetting.forgotten")) == 3
+
+
+def test_what_evidence_cannot_take_is_a_sentence_and_changes_nothing(
+    inside: Inside, store: Store, tmp_path: Path
+) -> None:
+    cli = inside
+    acme, globex = store.tenant("acme"), store.tenant("globex")
+    mine, theirs = str(store.evidence(acme)), str(store.evidence(globex, kind="lesson"))
+    bad, binary, large = (tmp_path / name for name in ("bad.jsonl", "binary", "large"))
+    bad.write_text(line() + line(content=MARKER, kind="event") + "{" + MARKER + "\n")
+    binary.write_bytes(b"\xff\xfe")
+    large.write_text(MARKER * 10)
+    before = store.dump("evidence")
+    of_acme = ("--tenant", "acme")
+    for arguments, expected in [
+        (("archive", str(binary), "--session", "s"), "not UTF-8"),
+        (("archive", str(large), "--session", "s"), "the limit is 100"),
+        (("archive", str(tmp_path / "none"), "--session", "s"), "cannot be read"),
+        (("archive", str(large), "--session", ""), "session_id"),
+        (("touch",), "at least one"),
+        (("touch", mine, theirs), f"no evidence with the id {theirs}"),
+        (("credit",), "at least one"),
+        (("unarchive",), "at least one"),
+        (("unarchive", mine), "archive tier does not have"),
+        (("retrieve", str(binary), "--model", "m"), "not JSON"),
+        (("retrieve", str(large), "--model", "m"), "not JSON"),
+        (("forget",), "exactly one"),
+        (("forget", "--session", "session", "--lesson", mine), "exactly one"),
+        (("forget", "--lesson", mine, "--yes"), "has no lesson"),
+        (("forget", "--lesson", theirs, "--yes"), "has no lesson"),
+        (("forget", "--session", "nowhere", "--yes"), "has no session nowhere"),
+    ]:
+        said = cli.sentence("evidence", *arguments, *of_acme, FORGETTING_ENTRY_BYTES="100")
+        assert expected in said, arguments
+    said = cli("evidence", "record", str(bad), *of_acme)
+    assert said.code == 1
+    assert said.err.startswith("Nothing was recorded:\n  line 2: kind: ")
+    assert "line 3: " in said.err
+    assert MARKER not in said.err
+    assert store.dump("evidence") == before
+
+
+def test_the_regret_rate_and_the_warm_up_are_told(cli: Cli, store: Store) -> None:
+    acme = store.tenant("acme", judgment=False, tracked=None)
+    ids = [str(store.evidence(acme, age=90, recorded_at=ago(90))) for _ in range(4)]
+    run = ("run", "--tenant", "acme", "--date", (datetime.now(UTC) - ONE_DAY).date().isoformat())
+    opted = cli.good("tenants", "opt-in", "acme", "--archival").out
+    assert "Every use of its evidence is recorded since" in opted
+    assert cli.good(*run, **ON).rows()["evidence archived"] == ["0"]
+    for wrong in ("2999-01-01", "yesterday"):
+        cli.sentence("tenants", "opt-in", "acme", "--archival", "--tracked-since", wrong)
+    opted = cli.good("tenants", "opt-in", "acme", "--archival", "--tracked-since", "2026-01-01")
+    assert "2026-01-01 00:00 UTC" in opted.out
+    assert cli.good(*run, **ON).rows()["evidence archived"] == ["4"]
+    cli.good("evidence", "dereference", ids[0], "--tenant", "acme")
+    rows = cli.good("evidence", "regret", "--tenant", "acme").rows()
+    assert rows["trace"] == rows["all"] == ["4", "1", "25.00%", "3"]
+    assert "0" in cli.good("evidence", "regret", "--tenant", "acme", "--days", "1").out
+    assert "2026-01-01" in cli.good("tenants", "list").out
 
 
 def test_a_failing_pass_says_which_entries_broke_the_invariant(cli: Cli, store: Store) -> None:
