@@ -471,11 +471,11 @@ A page of `evidence` is read again for the lock, which stands above the scan.
 Both have {bad} entries that are old and unused, and nothing that may be archived. They have no
 bar.
 
-- **All imported today**: what was recorded after the end of yesterday's partition, which is swept.
-  Every entry stands at the head of the index and is passed over; the partition
-  of the day of the import archives them.
-- **All revived lately**, within the window: the tier was emptied under `FORGETTING_UNFORGET` and the sweep
-  is on again. Until the window has passed, each night passes over all of it, at one probe of
+- **All imported today**: recorded after the end of yesterday's partition, which is swept. Every
+  entry stands at the head of the index and is passed over; the partition of the day of the import
+  archives them.
+- **All revived lately**: the tier was emptied under `FORGETTING_UNFORGET`, and the sweep is on
+  again. Until the window has passed, each night passes over all of it, at one probe of
   `revivals_evidence_idx` an entry.
 
 The cost is that of the hot tier then, and not that of the batch.
