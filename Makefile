@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev test soak lint lock bench-mining clean
+.PHONY: help demo dev test soak lint lock bench-mining bench-sweep clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -42,6 +42,9 @@ soak: $(READY) ## Kill passes with SIGKILL at 100 seeded points and more, and ac
 
 bench-mining: $(READY) ## Measure mining and write docs/benchmarks/mining.md (ARGS=--large: 300,000 too)
 	@$(BIN)/python -m eval.bench.mining $(ARGS)
+
+bench-sweep: $(READY) ## Measure the archival sweep and write docs/benchmarks/sweep.md
+	@$(BIN)/python -m eval.bench.sweep
 
 clean: ## Remove the environment and the embedded server's data
 	rm -rf $(VENV) .forgetting

@@ -14,14 +14,12 @@ import math
 import os
 import platform
 import resource
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -29,10 +27,11 @@ import numpy as np
 import psutil
 import sqlalchemy as sa
 
-from eval.bench import synthetic
+from eval.bench import common, synthetic
+from eval.bench.common import execute, say
 from forgetting_assets import vectors
 from forgetting_assets.store import mining, tenants
-from resources import binary, embedded, migrations
+from resources import binary
 from resources.addresses import RUNTIME_ROLE
 from resources.database import TenantTransaction, bind, engine
 
@@ -43,7 +42,6 @@ FLOORS = {synthetic.MODEL: FLOOR}
 CHANGED = {"new": 300, "embedded again": 100, "moved": 50, "touched": 50}
 PROBES = 100
 """Probes of the ADR's query; a full run would pass five minutes at every size."""
-REPORT = Path(__file__).parent.parent.parent / "docs" / "benchmarks" / "mining.md"
 
 
 @dataclass(frozen=True)
@@ -77,20 +75,14 @@ def main() -> None:
     arguments.add_argument("--large", action="store_true", help=f"also {LARGE:,} memories")
     sizes = (*SIZES, LARGE) if arguments.parse_args().large else SIZES
     results = []
-    with tempfile.TemporaryDirectory(prefix="forgetting-bench-") as folder:
-        os.chmod(folder, 0o755)
-        server = embedded.start(Path(folder))
-        try:
-            for memories in sizes:
-                admin = embedded.url(server, f"bench_{memories}", server.postgres_user)
-                results.append(measure(admin, memories))
-            with engine(admin).connect() as connection:
-                software = connection.exec_driver_sql(SOFTWARE).scalar_one()
-        finally:
-            server.cleanup()
+    with common.server() as server:
+        for memories in sizes:
+            admin = common.database(server, f"bench_{memories}")
+            results.append(measure(admin, memories))
+        with engine(admin).connect() as connection:
+            software = connection.exec_driver_sql(SOFTWARE).scalar_one()
     report = render(results, software)
-    REPORT.parent.mkdir(parents=True, exist_ok=True)
-    REPORT.write_text(report, encoding="utf-8")
+    common.write("mining.md", report)
     say("\n" + report)
 
 
@@ -140,9 +132,7 @@ HNSW = "CREATE INDEX bench_hnsw ON memories USING hnsw (embedding vector_cosine_
 
 
 def load(admin: sa.URL, maker: synthetic.Maker, memories: int) -> UUID:
-    """A migrated database with one tenant and its memories."""
-    migrations.create_database(admin.set(database="postgres"), str(admin.database))
-    migrations.upgrade(admin)
+    """One tenant and its memories."""
     pool = engine(admin)
     with pool.begin() as connection:
         user_id = tenants.add(connection, "bench")
@@ -151,15 +141,6 @@ def load(admin: sa.URL, maker: synthetic.Maker, memories: int) -> UUID:
     pool.dispose()
     execute(admin, "VACUUM ANALYZE", "CHECKPOINT")
     return user_id
-
-
-def execute(admin: sa.URL, *statements: str) -> None:
-    """Statements outside a transaction, as the superuser."""
-    pool = engine(admin).execution_options(isolation_level="AUTOCOMMIT")
-    with pool.connect() as connection:
-        for statement in statements:
-            connection.exec_driver_sql(statement)
-    pool.dispose()
 
 
 def shape(admin: sa.URL, user_id: UUID) -> tuple[int, int, int]:
@@ -360,7 +341,7 @@ def render(results: list[Result], software: str) -> str:
     parts = [
         HEAD.format(
             software=software,
-            machine=f"{os.cpu_count()} cores, {processor()}",
+            machine=common.machine(),
             python=platform.python_version(),
             numpy=np.__version__,
             floor=FLOOR,
@@ -470,23 +451,6 @@ def targets(results: list[Result]) -> Iterator[str]:
             yield bar(f"{size}: the first mining is over 20 increments", times, times > 20)
         peak = max(result.costs[name].peak for name in ("first mining", "daily increment"))
         yield bar(f"{size}: the client's peak under 400 MB", peak, peak < 400)
-
-
-def processor() -> str:
-    """The processor's name, where the system tells."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return platform.machine()
-    return next(
-        (line.split(":")[1].strip() for line in text.splitlines() if line.startswith("model name")),
-        platform.machine(),
-    )
-
-
-def say(line: str) -> None:
-    """Progress, and the report."""
-    print(line, flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ WHERE s.user_id = :user_id AND s.run_date = :run_date;
 -- time, never credited, and neither happened, retrieved, touched by an outcome nor revived since
 -- :due_before, while every use was recorded. Evidence that an open proposal's memory cites stays hot,
 -- and so does what somebody uses at this moment, and what this partition archived and somebody revived
--- since. The order is the index's, so that a sweep reads about as many entries as it archives.
+-- since. The order is the index's, so that a sweep reads about as many entries as it archives. The
+-- planner is not told :room: it takes a backlog for small, and would sort all of it for so many rows.
 SELECT e.id
 FROM evidence AS e
 WHERE
@@ -46,7 +47,7 @@ WHERE
         WHERE me.user_id = :user_id
     )
 ORDER BY greatest(e.occurred_at, e.last_retrieved_at, e.last_outcome_at) ASC, e.id ASC
-LIMIT :room
+LIMIT (SELECT :room)
 FOR UPDATE OF e SKIP LOCKED;
 
 -- name: log_archived
