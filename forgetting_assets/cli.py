@@ -18,7 +18,7 @@ from rich.table import Table
 
 from forgetting_assets import floors, importing, review
 from forgetting_assets.partition import of_day, parse_day
-from forgetting_assets.store import evidence, tenants
+from forgetting_assets.store import analysts, evidence, tenants
 from resources import addresses, migrations, settings
 from resources.addresses import Addresses
 from resources.clock import Clock
@@ -277,6 +277,26 @@ def _consent(slug: str, judgment: bool, archival: bool, *, on: bool) -> None:
         )
     what = " and ".join(["judgment"] * judgment + ["archival"] * archival)
     _say(f"{slug}: {what} {'on' if on else 'off'}.")
+
+
+@tenants_app.command("grant")
+def tenants_grant(
+    slug: Slug,
+    role: Annotated[str, typer.Option("--to", help="The analyst's login on the server.")],
+) -> None:
+    """Let an analyst read a tenant's figures in the schema analytics, as the owner. Never a text."""
+    new = analysts.grant(_places().admin, slug, role, Clock().now())
+    _say(f"{role} reads {slug}." if new else f"{role} reads {slug} already.")
+
+
+@tenants_app.command("revoke")
+def tenants_revoke(
+    slug: Slug,
+    role: Annotated[str, typer.Option("--from", help="The analyst's login on the server.")],
+) -> None:
+    """Take a tenant's figures from an analyst, as the owner. The login itself stays."""
+    had = analysts.revoke(_places().admin, slug, role)
+    _say(f"{role} no longer reads {slug}." if had else f"{role} does not read {slug}.")
 
 
 @review_app.command("list")

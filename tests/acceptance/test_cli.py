@@ -194,9 +194,11 @@ def test_the_commands_are_these() -> None:
         "forgetting review show",
         "forgetting review undo",
         "forgetting run",
+        "forgetting tenants grant",
         "forgetting tenants list",
         "forgetting tenants opt-in",
         "forgetting tenants opt-out",
+        "forgetting tenants revoke",
     ]
 
 
