@@ -284,7 +284,7 @@ def tenants_grant(
     slug: Slug,
     role: Annotated[str, typer.Option("--to", help="The analyst's login on the server.")],
 ) -> None:
-    """Let an analyst read a tenant's figures in the schema analytics, as the owner. Never a text."""
+    """Let an analyst read a tenant's figures, and no text. As the owner of the tables."""
     new = analysts.grant(_places().admin, slug, role, Clock().now())
     _say(f"{role} reads {slug}." if new else f"{role} reads {slug} already.")
 
@@ -294,7 +294,7 @@ def tenants_revoke(
     slug: Slug,
     role: Annotated[str, typer.Option("--from", help="The analyst's login on the server.")],
 ) -> None:
-    """Take a tenant's figures from an analyst, as the owner. The login itself stays."""
+    """Take a tenant's figures from an analyst. As the owner; the login itself stays."""
     had = analysts.revoke(_places().admin, slug, role)
     _say(f"{role} no longer reads {slug}." if had else f"{role} does not read {slug}.")
 

