@@ -599,8 +599,10 @@ def test_an_entry_is_one_row_however_often_it_went_and_came_back(store: Store) -
             id=cold,
             at=TODAY + timedelta(days=n),
         )
-    rows = {row["evidence_id"]: row for row in store.rows("SELECT * FROM analytics.evidence_tier")}
+    found = store.rows("SELECT * FROM analytics.evidence_tier")
+    rows = {row["evidence_id"]: row for row in found}
     assert set(rows) == {hot, cold}
+    assert len(found) == 2
     figures = ("tier", "times_archived", "times_revived", "regretted")
     assert [rows[cold][name] for name in figures] == ["archived", 2, 2, True]
     assert [rows[hot][name] for name in figures] == ["hot", 0, 0, False]
@@ -655,7 +657,7 @@ def test_a_run_is_one_row_whose_counts_do_not_multiply(store: Store) -> None:
     review.accept(store.database, acme, waiting[0].id, TODAY)
     review.reject(store.database, acme, waiting[1].id, TODAY)
     # The newest result of a check counts, in whatever order they came.
-    for name, results in {"a": "FT", "b": "TF", "c": "FF", "d": "TT"}.items():
+    for name, results in {"a": "FT", "b": "TF", "c": "FF", "d": "TT", "e": "FT"}.items():
         for minute, result in enumerate(results):
             check(store, acme, name, passed=result == "T", minutes=minute)
     check(store, acme, "b", passed=True, asset="archival_sweep", minutes=5)
