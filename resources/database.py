@@ -250,6 +250,11 @@ def guard(pool: sa.Engine) -> None:
                     f"The role {role.role} is {power}, so it could read across tenants. "
                     f"Use {addresses.RUNTIME_ROLE} in DATABASE_URL."
                 )
+            if role.is_analyst:
+                raise UnsafeRole(
+                    f"The role {role.role} belongs to forgetting_analyst, which reads granted "
+                    f"tenants only. Use {addresses.RUNTIME_ROLE} in DATABASE_URL."
+                )
             check_version(connection)
             unsafe = connection.execute(GUARD["find_unsafe_tables"]).all()
     except OperationalError as error:

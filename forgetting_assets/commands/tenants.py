@@ -10,7 +10,7 @@ from rich.table import Table
 
 from forgetting_assets.commands.console import console, locate, open_database, say
 from forgetting_assets.partition import parse_day
-from forgetting_assets.store import tenants
+from forgetting_assets.store import analysts, tenants
 from resources.clock import Clock
 from resources.errors import ConfigurationError
 
@@ -96,3 +96,23 @@ def _consent(
     say(f"{slug}: {what} {'on' if on else 'off'}.")
     if since:
         say(f"Every use of its evidence is recorded since {since:%Y-%m-%d %H:%M} UTC.")
+
+
+@app.command("grant")
+def grant(
+    slug: Slug,
+    role: Annotated[str, typer.Option("--to", help="The analyst's login on the server.")],
+) -> None:
+    """Let an analyst read a tenant's figures, and no text. As the owner of the tables."""
+    new = analysts.grant(locate().admin, slug, role, Clock().now())
+    say(f"{role} reads {slug}." if new else f"{role} reads {slug} already.")
+
+
+@app.command("revoke")
+def revoke(
+    slug: Slug,
+    role: Annotated[str, typer.Option("--from", help="The analyst's login on the server.")],
+) -> None:
+    """Take a tenant's figures from an analyst. As the owner; the login itself stays."""
+    had = analysts.revoke(locate().admin, slug, role)
+    say(f"{role} no longer reads {slug}." if had else f"{role} does not read {slug}.")

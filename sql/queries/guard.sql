@@ -2,11 +2,16 @@
 -- the schema current?
 
 -- name: read_role
--- Whether the current role could step around row-level security.
+-- Whether the current role could step around row-level security, or is limited to granted tenants.
 SELECT
     current_user AS role,
     r.rolsuper AS is_superuser,
-    r.rolbypassrls AS bypasses_rls
+    r.rolbypassrls AS bypasses_rls,
+    EXISTS(
+        SELECT 1
+        FROM pg_roles AS a
+        WHERE a.rolname = 'forgetting_analyst' AND pg_has_role(r.oid, a.oid, 'USAGE')
+    ) AS is_analyst
 FROM pg_roles AS r
 WHERE r.rolname = current_user;
 

@@ -29,4 +29,4 @@ COMMENT ON COLUMN forgetting.items.run_date IS 'The UTC day that the partition j
 COMMENT ON COLUMN forgetting.items.memory_id IS 'The single, or the older of a pair.';
 COMMENT ON COLUMN forgetting.items.newer_id IS 'The newer of a pair; NULL = a single.';
 
-GRANT SELECT ON forgetting.items TO forgetting_runtime;
+GRANT SELECT ON forgetting.items TO forgetting_runtime, forgetting_analyst;

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -235,9 +236,11 @@ def test_the_commands_are_these() -> None:
         "forgetting review show",
         "forgetting review undo",
         "forgetting run",
+        "forgetting tenants grant",
         "forgetting tenants list",
         "forgetting tenants opt-in",
         "forgetting tenants opt-out",
+        "forgetting tenants revoke",
     ]
 
 
@@ -414,6 +417,30 @@ def test_a_setting_that_cannot_be_used_is_named_in_a_sentence(
 def test_opting_in_to_nothing_is_a_sentence(cli: Cli, store: Store) -> None:
     store.tenant("acme")
     assert "--judgment" in cli.sentence("tenants", "opt-in", "acme")
+
+
+def test_a_tenant_is_granted_to_an_analyst_and_revoked(cli: Cli, store: Store) -> None:
+    store.tenant("acme")
+    login = f"analyst_{uuid.uuid4().hex[:12]}"
+    store.execute(f"CREATE ROLE {login} LOGIN")
+    grant = ("tenants", "grant", "acme", "--to", login)
+    revoke = ("tenants", "revoke", "acme", "--from", login)
+    try:
+        assert cli.good(*grant).out == f"{login} reads acme.\n"
+        assert cli.good(*grant).out == f"{login} reads acme already.\n"
+        assert store.rows("SELECT grantee FROM analytics.tenant_grants") == [{"grantee": login}]
+        assert cli.good(*revoke).out == f"{login} no longer reads acme.\n"
+        assert cli.good(*revoke).out == f"{login} does not read acme.\n"
+        assert store.rows("SELECT grantee FROM analytics.tenant_grants") == []
+    finally:
+        store.execute(f"DROP ROLE {login}")
+
+    said = cli.sentence("tenants", "grant", "globex", "--to", "forgetting_analyst")
+    assert said.startswith("There is no tenant globex")
+    said = cli.sentence("tenants", "revoke", "acme", "--from", login)
+    assert said.startswith(f"The server has no role {login}")
+    for command in (grant, revoke):
+        assert "DATABASE_ADMIN_URL" in cli.sentence(*command, DATABASE_ADMIN_URL=None)
 
 
 def test_opting_out_leaves_the_other_switch_alone(cli: Cli, store: Store) -> None:

