@@ -454,6 +454,10 @@ open proposal cites the {cited} oldest, and all the rest is due.
 | {headings} |
 | {aligned} |
 {rows}
+What find_due reads follows the batch and not the hot tier. Most pages of a sweep that archives are
+those of writing: a marked entry stands anew in the indexes of `evidence`, the log gets a row with
+its foreign keys, and all of it is verified. They grow only with the depth of the indexes.
+
 The next night follows at once, before any vacuum, so that its scan of the index also meets what
 the first night archived. Where `forgetting.revivals` fits one page it is read through for every
 entry looked at, which is more rows and fewer pages than its index.
@@ -471,11 +475,11 @@ A page of `evidence` is read again for the lock, which stands above the scan.
 Both have {bad} entries that are old and unused, and nothing that may be archived. They have no
 bar.
 
-- **All imported today**: what was recorded after the end of yesterday's partition, which is swept.
-  Every entry stands at the head of the index and is passed over; the partition
-  of the day of the import archives them.
-- **All revived lately**, within the window: the tier was emptied under `FORGETTING_UNFORGET` and the sweep
-  is on again. Until the window has passed, each night passes over all of it, at one probe of
+- **All imported today**: recorded after the end of yesterday's partition, which is swept. Every
+  entry stands at the head of the index and is passed over; the partition of the day of the import
+  archives them.
+- **All revived lately**: the tier was emptied under `FORGETTING_UNFORGET`, and the sweep is on
+  again. Until the window has passed, each night passes over all of it, at one probe of
   `revivals_evidence_idx` an entry.
 
 The cost is that of the hot tier then, and not that of the batch.
