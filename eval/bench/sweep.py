@@ -454,6 +454,10 @@ open proposal cites the {cited} oldest, and all the rest is due.
 | {headings} |
 | {aligned} |
 {rows}
+What find_due reads follows the batch and not the hot tier. Most pages of a sweep that archives are
+those of writing: a marked entry stands anew in the indexes of `evidence`, the log gets a row with
+its foreign keys, and all of it is verified. They grow only with the depth of the indexes.
+
 The next night follows at once, before any vacuum, so that its scan of the index also meets what
 the first night archived. Where `forgetting.revivals` fits one page it is read through for every
 entry looked at, which is more rows and fewer pages than its index.
