@@ -1,0 +1,62 @@
+"""What the commands share: the console, the tenant they are for, and the way to the database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+from uuid import UUID
+
+import typer
+from rich.console import Console
+
+from forgetting_assets.store import tenants
+from resources import addresses, migrations, settings
+from resources.addresses import Addresses
+from resources.database import Database
+
+TenantOption = Annotated[str, typer.Option("--tenant", help="The tenant's slug.")]
+
+console = Console(highlight=False)
+
+
+def say(text: str) -> None:
+    """Print text as it is: neither markup nor wrapping, and no character that moves the cursor.
+
+    A memory may hold terminal controls; they are shown, so that none of it hides from a reviewer.
+    """
+    shown = "".join(c if c.isprintable() or c in "\n\t" else f"<U+{ord(c):04X}>" for c in text)
+    console.print(shown, markup=False, soft_wrap=True)
+
+
+def locate() -> Addresses:
+    """Where the databases are; the embedded one is started and migrated."""
+    read = settings.read()
+    places = addresses.resolve(read)
+    if read.database_url is None:
+        migrations.migrate(places)
+    return places
+
+
+def locate_with_dagster() -> Addresses:
+    """The same, with Dagster's own database at hand for what runs or shows the pass."""
+    from forgetting_assets import instance
+
+    places = locate()
+    instance.prepare(places, settings.read())
+    return places
+
+
+@contextmanager
+def open_database(places: Addresses) -> Iterator[Database]:
+    database = Database(url=places.memory.render_as_string(hide_password=False)).connect()
+    try:
+        yield database
+    finally:
+        database.close()
+
+
+@contextmanager
+def open_tenant(slug: str) -> Iterator[tuple[Database, UUID]]:
+    with open_database(locate()) as database:
+        yield database, tenants.find(database, slug).user_id
