@@ -313,6 +313,7 @@ def test_br_01_the_only_deletes_are_of_what_a_run_can_make_again_and_of_reservat
         "budget_reservations",
         "forgetting.calls_under_way",
         "forgetting.conflict_pairs",
+        "forgetting.memory_health",
         "forgetting.mined_memories",
         "forgetting.stale_candidates",
     }
