@@ -188,6 +188,7 @@ def test_the_commands_are_these() -> None:
         "forgetting floor",
         "forgetting health",
         "forgetting import",
+        "forgetting mcp",
         "forgetting migrate",
         "forgetting review accept",
         "forgetting review list",
