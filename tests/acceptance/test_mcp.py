@@ -29,7 +29,9 @@ from tests.support import Pass, Store, TestJudge, ago, by_topic, say
 FORGETTING = Path(sys.executable).with_name("forgetting")
 HANG = 120
 MARKER = "Ottoline keeps the violet ledger"
-EXACT = 'line one\r\nline two  three\u0085 ünïcødé 🜁 \t\x1b[31m\x7f \\u0041 "quoted"\n'
+EXACT = (
+    'line one\r\nline two\u2028three\u2029four\u0085 ünïcødé 🜁 \t\x1b[31m\x7f \\u0041 "quoted"\n'
+)
 NOTHING: dict[str, Any] = {}
 
 
@@ -130,7 +132,7 @@ def queue(store: Store, slug: str = "acme") -> dict[str, UUID]:
     store.memory(user_id, f"{MARKER} {slug} old news", topic="old", memory_type="decision")
     store.pair(user_id, topic="replaced")
     judge = TestJudge.that(
-        by_topic({"old": say("archive", 0.9), "replaced": say("supersede", 0.97)})
+        by_topic({"old": say("archive", 0.9), "replaced": say("supersede_older", 0.97)})
     )
     # Now, as the server's clock is the real one.
     Pass(store, judge, now=Clock().now()).run(store.partition(slug))
@@ -330,6 +332,9 @@ def test_queues_of_another_release_are_counted_where_there_are_any(
     acme, globex = store.tenant(), store.tenant("globex")
     for kind in ("fact", "resolution"):
         store.execute(f"CREATE TABLE {kind}_proposals (user_id uuid, status text)")
+        store.execute(f"ALTER TABLE {kind}_proposals ENABLE ROW LEVEL SECURITY")
+        store.execute(f"ALTER TABLE {kind}_proposals FORCE ROW LEVEL SECURITY")
+        store.execute(f"CREATE POLICY everybody ON {kind}_proposals USING (true)")
     store.execute("GRANT SELECT ON fact_proposals TO forgetting_runtime")
     for user_id, state in (
         (acme, "proposed"),
