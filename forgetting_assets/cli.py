@@ -6,7 +6,7 @@ import math
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.table import Table
@@ -42,12 +42,34 @@ app.command("mcp")(mcp.serve)
 
 
 def main() -> None:
-    """Run the command line. Errors of ours become one sentence; others keep their traceback."""
+    """Run the command line. Errors of ours, and of usage, become one sentence each; others keep
+    their traceback."""
     try:
-        app()
+        # A command ends with 0, or with the code of the Exit that it raised.
+        sys.exit(app(standalone_mode=False))
     except ForgettingError as error:
-        print(error, file=sys.stderr)  # noqa: T201
-        sys.exit(1)
+        fail(str(error))
+    except typer.Abort:
+        fail("Nothing was done.")
+    except typer.TyperException as error:
+        fail(usage(error))
+
+
+def usage(error: typer.TyperException) -> str:
+    """A usage error as one sentence that ends with where the help is."""
+    said = " ".join(error.format_message().split()).rstrip(".")
+    context = getattr(error, "ctx", None)
+    if not said or context is None:
+        # A group without a command has shown its help already.
+        return said
+    return f"{said}{'' if said.endswith('?') else '.'} See `{context.command_path} --help`."
+
+
+def fail(sentence: str) -> NoReturn:
+    """Say what is wrong and end."""
+    if sentence:
+        print(sentence, file=sys.stderr)  # noqa: T201
+    sys.exit(1)
 
 
 @app.command()
@@ -77,7 +99,8 @@ A scripted judge gave these verdicts from a fixture; no model judged anything.
 Open the UI:         make dev
 See the proposals:   .venv/bin/forgetting review list --tenant {slug}
 Look at one:         .venv/bin/forgetting review show ID --tenant {slug}
-Decide it:           .venv/bin/forgetting review accept ID --tenant {slug}   (or reject)"""
+Decide it:           .venv/bin/forgetting review accept ID --tenant {slug}   (or reject)
+Decide all of them:  .venv/bin/forgetting review walk --tenant {slug}"""
 
 DEMO_ENVIRONMENT = {
     "FORGETTING_GATEWAY": "scripted",

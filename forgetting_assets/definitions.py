@@ -95,6 +95,7 @@ def _resources(**overrides: Any) -> dict[str, Any]:
             retry_seconds=read.forgetting_retry_seconds,
             shadow=read.forgetting_judge_shadow,
             open_proposals=read.forgetting_open_proposals,
+            proposal_days=read.forgetting_proposal_days,
             blast_radius=read.forgetting_blast_radius,
             blast_radius_least=read.forgetting_blast_radius_least,
             sweep_batch=read.forgetting_sweep_batch,

@@ -3,34 +3,98 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
 from uuid import UUID, uuid4
 
 import sqlalchemy as sa
 
 import sql
 from resources.database import Database, TenantTransaction
-from resources.errors import ReviewRefused
+from resources.errors import RefusalReason, ReviewRefused
 
 QUERIES = sql.load("review")
 ACTOR = "forgetting_review"
+EPISODIC = ("event", "note")
+CLOSING: frozenset[RefusalReason] = frozenset({"changed", "gone", "episodic", "touched"})
+"""Why a proposal can never be applied: it is closed, so that nobody meets it again."""
+
+Action = Literal["archive", "supersede", "conflict"]
+MemoryType = Literal["decision", "preference", "blocker", "fact"]
+"""What may be judged."""
+Sort = Literal["surest", "newest"]
 
 
-def list_open(database: Database, user_id: UUID) -> Sequence[sa.Row[Any]]:
-    """The open proposals of a tenant, oldest first."""
+@dataclass(frozen=True)
+class Filters:
+    """Which open proposals are wanted, and in which order. None leaves all through.
+
+    The days are the age of the proposal. surest: the most probable first, of those the oldest.
+    """
+
+    action: Action | None = None
+    memory_type: MemoryType | None = None
+    older_than_days: int | None = None
+    younger_than_days: int | None = None
+    min_probability: float | None = None
+    max_probability: float | None = None
+    sort: Sort = "surest"
+    limit: int | None = 50
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The open proposals that pass the filters, and how many are open in all, by action."""
+
+    rows: Sequence[sa.Row[Any]]
+    counts: Mapping[str, int]
+
+
+def list_open(database: Database, user_id: UUID, filters: Filters, now: datetime) -> Listing:
+    """The open proposals of a tenant that pass the filters."""
     with database.tenant(user_id) as tx:
-        return tx.rows(QUERIES["list_open"])
+        rows = tx.rows(
+            QUERIES["list_open"],
+            action=filters.action,
+            memory_type=filters.memory_type,
+            created_before=_days_before(now, filters.older_than_days),
+            created_after=_days_before(now, filters.younger_than_days),
+            min_probability=filters.min_probability,
+            max_probability=filters.max_probability,
+            sort=filters.sort,
+            most=filters.limit,
+        )
+        counts = {row.action: row.proposals for row in tx.rows(QUERIES["count_open"])}
+    return Listing(rows, counts)
 
 
 def show(database: Database, user_id: UUID, proposal_id: UUID) -> Mapping[str, Any]:
-    """One proposal in any status with both sides. Raises ReviewRefused when there is none."""
+    """One proposal in any status with both sides as they are now.
+
+    ``similarity`` is the cosine of their vectors, None where there is none. ``earlier`` has what
+    the judge said about the memory before, newest first, ``history`` what was decided about the
+    proposal and why it was closed, first to last. Raises ReviewRefused when there is none.
+    """
     with database.tenant(user_id) as tx:
         row = tx.first(QUERIES["show_proposal"], id=proposal_id)
-    if row is None:
-        raise ReviewRefused(f"The tenant has no proposal {proposal_id}.")
-    return dict(row._mapping)
+        if row is None:
+            raise _unknown(proposal_id)
+        comparable = (
+            row.has_vector
+            and row.related_has_vector
+            and row.embedding_model == row.related_embedding_model
+            # A zero vector is like no other.
+            and not math.isnan(row.cosine)
+        )
+        return {
+            **row._mapping,
+            "similarity": row.cosine if comparable else None,
+            "earlier": tx.rows(QUERIES["read_earlier"], id=proposal_id),
+            "history": tx.rows(QUERIES["read_history"], id=proposal_id),
+        }
 
 
 def accept(
@@ -45,32 +109,49 @@ def accept(
     archive: the memory is archived. supersede: the older memory's validity ends and a `supersedes`
     edge is written. conflict: only the review is recorded. All in one transaction with an audit
     row; content, topic and tags are never touched. Both sides are read again under lock. Raises
-    ReviewRefused, and then the proposal stays open, when a side changed since the verdict, is not
-    live any more, or may not be changed this way. Decisions of one ``batch_id`` can be undone as
-    one.
+    ReviewRefused, and then no memory is changed; a proposal that can never be applied any more is
+    closed by that. Decisions of one ``batch_id`` can be undone as one.
     """
     with database.tenant(user_id, exclusive=True) as tx:
         proposal = _lock(tx, proposal_id)
-        if _superseded_already(tx, proposal):
-            _decide(tx, proposal_id, "applied", now, batch_id)
-            return 0
-        before = _require_unchanged(tx, proposal)
-        changed = 0
-        if proposal.action == "archive":
-            changed = tx.run(QUERIES["archive_memory"], id=proposal.memory_id, now=now)
-            _audit(tx, proposal, "archive", now)
-        elif proposal.action == "supersede":
-            changed = tx.run(QUERIES["close_memory"], id=proposal.memory_id, now=now)
-            tx.run(
-                QUERIES["insert_supersedes_edge"],
-                newer_id=proposal.related_memory_id,
-                older_id=proposal.memory_id,
-                actor=ACTOR,
-                now=now,
-            )
-            _audit(tx, proposal, "supersede", now)
-        _decide(tx, proposal_id, "applied", now, batch_id, changed, before if changed else None)
-        return changed
+        sides = _lock_sides(tx, proposal)
+        refused = _refuse_types(proposal, sides)
+        if refused is None:
+            if _superseded_already(tx, proposal):
+                _decide(tx, proposal_id, "applied", now, batch_id)
+                return 0
+            refused = _refuse_sides(tx, proposal, sides)
+        if refused is None:
+            return _apply(tx, proposal, sides[proposal.memory_id].updated_at, now, batch_id)
+        if refused.reason in CLOSING:
+            tx.run(QUERIES["close_overtaken"], id=proposal_id, now=now)
+    # Only now, so that the closing is committed.
+    raise refused
+
+
+def _apply(
+    tx: TenantTransaction,
+    proposal: sa.Row[Any],
+    before: datetime,
+    now: datetime,
+    batch_id: UUID | None,
+) -> int:
+    changed = 0
+    if proposal.action == "archive":
+        changed = tx.run(QUERIES["archive_memory"], id=proposal.memory_id, now=now)
+        _audit(tx, proposal, "archive", now)
+    elif proposal.action == "supersede":
+        changed = tx.run(QUERIES["close_memory"], id=proposal.memory_id, now=now)
+        tx.run(
+            QUERIES["insert_supersedes_edge"],
+            newer_id=proposal.related_memory_id,
+            older_id=proposal.memory_id,
+            actor=ACTOR,
+            now=now,
+        )
+        _audit(tx, proposal, "supersede", now)
+    _decide(tx, proposal.id, "applied", now, batch_id, changed, before if changed else None)
+    return changed
 
 
 def reject(
@@ -96,19 +177,24 @@ def undo(database: Database, user_id: UUID, proposal_id: UUID, now: datetime) ->
     with database.tenant(user_id, exclusive=True) as tx:
         decided = tx.first(QUERIES["lock_decided"], id=proposal_id)
         if decided is None:
-            raise ReviewRefused(f"The tenant has no decided proposal {proposal_id} to undo.")
+            raise ReviewRefused(
+                f"The tenant has no decided proposal {proposal_id} to undo.", "unknown"
+            )
         if decided.decision not in ("accept", "reject"):
             raise ReviewRefused(
                 f"Proposal {proposal_id} was decided by an older release, which kept nothing to "
-                "undo it with."
+                "undo it with.",
+                "decided",
             )
-        memory_type = _require_undoable(tx, decided)
+        as_judged = _require_undoable(tx, decided)
         if decided.memories_changed:
             _restore(tx, decided)
             _audit(tx, decided, "revise", now, undone=decided.action)
-        # What became episodic meanwhile is proposed for nothing.
-        status = "dismissed" if memory_type in ("event", "note") else "proposed"
-        tx.run(QUERIES["reopen_proposal"], id=proposal_id, status=status)
+        # What is of another type now, an event or a commitment, is proposed for nothing.
+        if as_judged:
+            tx.run(QUERIES["reopen_proposal"], id=proposal_id)
+        else:
+            tx.run(QUERIES["close_overtaken"], id=proposal_id, now=now)
         tx.run(
             QUERIES["insert_decision"],
             batch_id=uuid4(),
@@ -123,11 +209,16 @@ def undo(database: Database, user_id: UUID, proposal_id: UUID, now: datetime) ->
 
 
 def of_batch(database: Database, user_id: UUID, batch_id: UUID) -> list[UUID]:
-    """The proposals that one command decided, last first. Raises ReviewRefused without any."""
+    """The proposals whose last decision is of the batch, last first.
+
+    Raises ReviewRefused without any: what was undone since, or decided anew, is not the batch's.
+    """
     with database.tenant(user_id) as tx:
         found = [row.proposal_id for row in tx.rows(QUERIES["find_batch"], batch_id=batch_id)]
     if not found:
-        raise ReviewRefused(f"The tenant has no decisions of a batch {batch_id}.")
+        raise ReviewRefused(
+            f"The tenant has no decisions of a batch {batch_id} that stand.", "unknown"
+        )
     return found
 
 
@@ -152,32 +243,39 @@ def _decide(
     )
 
 
-def _require_undoable(tx: TenantTransaction, decided: sa.Row[Any]) -> str:
-    """Nothing that came later stands on the decision; the memory's type as it is now."""
-    sides = [id_ for id_ in (decided.memory_id, decided.related_memory_id) if id_]
+def _require_undoable(tx: TenantTransaction, decided: sa.Row[Any]) -> bool:
+    """Nothing that came later stands on the decision; are the sides of the type judged still?"""
     # Both sides are locked, so that they stay what they are found to be.
-    now_there = {row.id: row for row in tx.rows(QUERIES["lock_sides"], ids=sides)}
-    if waiting := tx.first(QUERIES["find_waiting"], ids=sides):
+    sides = _lock_sides(tx, decided)
+    as_judged = all(side.memory_type == decided.memory_type for side in sides.values())
+    contradicting = tx.first(
+        QUERIES["find_contradicting"],
+        id=decided.id,
+        memory_id=decided.memory_id,
+        related_memory_id=decided.related_memory_id,
+    )
+    if contradicting:
         raise ReviewRefused(
-            f"Proposal {waiting.proposal_id} about the same memory is open: decide that one first."
+            f"Proposal {contradicting.id} about the same memory is open: decide that one first.",
+            "depends",
         )
-    memory_type: str = now_there[decided.memory_id].memory_type
     if not decided.memories_changed:
-        return memory_type
-    newer = now_there.get(decided.related_memory_id)
+        return as_judged
+    newer = sides.get(decided.related_memory_id)
     if decided.action == "supersede" and not (newer and newer.is_live):
         raise ReviewRefused(
             f"Memory {decided.related_memory_id}, which took its place, is no longer live itself: "
-            "undo that first."
+            "undo that first.",
+            "depends",
         )
     twin = tx.first(
         QUERIES["find_twin"], id=decided.memory_id, content_hash=decided.memory_content_hash
     )
     if twin:
         raise ReviewRefused(
-            f"Memory {twin.id} says exactly the same meanwhile, so both cannot stand."
+            f"Memory {twin.id} says exactly the same meanwhile, so both cannot stand.", "depends"
         )
-    return memory_type
+    return as_judged
 
 
 def _restore(tx: TenantTransaction, decided: sa.Row[Any]) -> None:
@@ -193,23 +291,45 @@ def _restore(tx: TenantTransaction, decided: sa.Row[Any]) -> None:
     if restored != 1:
         raise ReviewRefused(
             f"Memory {decided.memory_id} was changed or reviewed since it was decided, so undoing "
-            "would lose that. Nothing was changed."
+            "would lose that. Nothing was changed.",
+            "depends",
         )
     if decided.action == "supersede" and tx.one(QUERIES["remove_edge"], id=decided.id).removed != 1:
         raise ReviewRefused(
             f"The edge that accepting {decided.id} wrote is not there any more, so it cannot be "
-            "taken back. Nothing was changed."
+            "taken back. Nothing was changed.",
+            "depends",
         )
 
 
 def _lock(tx: TenantTransaction, proposal_id: UUID) -> sa.Row[Any]:
-    proposal = tx.first(QUERIES["lock_open"], id=proposal_id)
+    """The open proposal, locked."""
+    proposal = tx.first(QUERIES["lock_proposal"], id=proposal_id)
     if proposal is None:
-        raise ReviewRefused(
-            f"The tenant has no open proposal {proposal_id}: it may be decided or withdrawn "
-            "already. `forgetting review list` shows the open ones."
-        )
-    return proposal
+        raise _unknown(proposal_id)
+    if proposal.status == "proposed":
+        return proposal
+    if proposal.ended_at is None:
+        how = f"was never open: it was written as dismissed on {_moment(proposal.created_at)}"
+    else:
+        as_ = f" as {proposal.closed}" if proposal.status == "dismissed" else ""
+        how = f"was {proposal.status}{as_} on {_moment(proposal.ended_at)}"
+    raise ReviewRefused(f"Proposal {proposal_id} {how}.", "decided")
+
+
+def _unknown(proposal_id: UUID) -> ReviewRefused:
+    """One answer, whether there is none or it is another tenant's."""
+    return ReviewRefused(
+        f"The tenant has no proposal {proposal_id}. `forgetting review list` shows the open ones.",
+        "unknown",
+    )
+
+
+def _lock_sides(tx: TenantTransaction, proposal: sa.Row[Any]) -> dict[UUID, sa.Row[Any]]:
+    """The memories of a proposal as they are now, locked, the subject first."""
+    ids = [id_ for id_ in (proposal.memory_id, proposal.related_memory_id) if id_]
+    found = {row.id: row for row in tx.rows(QUERIES["lock_sides"], ids=ids)}
+    return {id_: found[id_] for id_ in ids}
 
 
 def _superseded_already(tx: TenantTransaction, proposal: sa.Row[Any]) -> bool:
@@ -222,34 +342,61 @@ def _superseded_already(tx: TenantTransaction, proposal: sa.Row[Any]) -> bool:
     )
 
 
-def _require_unchanged(tx: TenantTransaction, proposal: sa.Row[Any]) -> datetime:
-    """Both sides are live, not episodic, and what the judge saw; the subject's updated_at."""
-    # An item is of one type: the related memory has the subject's.
-    type_ = proposal.memory_type
-    seen = {proposal.memory_id: (type_, proposal.memory_content_hash, proposal.memory_freshness)}
-    if proposal.related_memory_id is not None:
-        seen[proposal.related_memory_id] = (
-            type_,
-            proposal.related_content_hash,
-            proposal.related_freshness,
+def _refuse_types(proposal: sa.Row[Any], sides: Mapping[UUID, sa.Row[Any]]) -> ReviewRefused | None:
+    """Refuse what is of another type than the judge saw, whatever else is true of it."""
+    for side in sides.values():
+        if side.memory_type in EPISODIC:
+            return _never(proposal, f"Memory {side.id} is episodic now", "episodic")
+        # An item is of one type: the related memory has the subject's.
+        if side.memory_type != proposal.memory_type:
+            return _never(proposal, f"Memory {side.id} is of another type now", "changed")
+    return None
+
+
+def _refuse_sides(
+    tx: TenantTransaction, proposal: sa.Row[Any], sides: Mapping[UUID, sa.Row[Any]]
+) -> ReviewRefused | None:
+    """Refuse unless both sides are live and exactly what the judge saw."""
+    seen = {
+        proposal.memory_id: (proposal.memory_content_hash, proposal.memory_freshness),
+        proposal.related_memory_id: (proposal.related_content_hash, proposal.related_freshness),
+    }
+    for id_, side in sides.items():
+        if side.is_live and (side.content_hash, side.freshness) == seen[id_]:
+            continue
+        touching = tx.first(QUERIES["find_touching"], memory_id=id_, created_at=proposal.created_at)
+        if touching:
+            what = f"Memory {id_} was changed by accepting proposal {touching.id}"
+            return _never(proposal, what, "touched")
+        if not side.is_live:
+            return _never(proposal, f"Memory {id_} is no longer live", "gone")
+        what = f"Memory {id_} was changed or reviewed since the judge saw it"
+        return _never(proposal, what, "changed")
+    if proposal.action == "supersede" and not sides[proposal.related_memory_id].has_vector:
+        return ReviewRefused(
+            f"Memory {proposal.related_memory_id} has no vector, so what takes the older one's "
+            f"place could not be found. Proposal {proposal.id} stays open: reject it, or accept it "
+            "when the memory has one.",
+            "no_embedding",
         )
-    now_there = {row.id: row for row in tx.rows(QUERIES["lock_sides"], ids=list(seen))}
-    for memory_id, as_judged in seen.items():
-        memory = now_there.get(memory_id)
-        if memory is None or not memory.is_live:
-            raise ReviewRefused(
-                f"Memory {memory_id} is no longer live, so the proposal cannot be applied. "
-                "Reject it, or let the next pass withdraw it."
-            )
-        if memory.memory_type in ("event", "note"):
-            raise ReviewRefused(f"Memory {memory_id} is episodic now and is never collapsed.")
-        if (memory.memory_type, memory.content_hash, memory.freshness) != as_judged:
-            raise ReviewRefused(
-                f"Memory {memory_id} was changed or reviewed since the judge saw it. Reject the "
-                "proposal, or let the next pass withdraw it and judge the memory anew."
-            )
-    updated_at: datetime = now_there[proposal.memory_id].updated_at
-    return updated_at
+    return None
+
+
+def _never(proposal: sa.Row[Any], what: str, reason: RefusalReason) -> ReviewRefused:
+    return ReviewRefused(
+        f"{what}, so proposal {proposal.id} can never be applied. It is closed, which is not a "
+        "rejection; no memory was changed.",
+        reason,
+    )
+
+
+def _days_before(now: datetime, days: int | None) -> datetime | None:
+    # A century is before every proposal, and no date before the calendar's first.
+    return None if days is None else now - timedelta(days=min(days, 36_500))
+
+
+def _moment(when: datetime) -> str:
+    return f"{when.astimezone(UTC):%Y-%m-%d at %H:%M} UTC"
 
 
 def _audit(

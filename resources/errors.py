@@ -39,6 +39,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from typing import Literal
 
 SHOWN = 5
 """Ids that one sentence names at most."""
@@ -186,8 +187,36 @@ class BlastRadiusExceeded(InvariantViolated):
     """The verdicts of one run would end too much of a scope; nothing was proposed."""
 
 
+RefusalReason = Literal[
+    "unknown",
+    "decided",
+    "changed",
+    "gone",
+    "episodic",
+    "no_embedding",
+    "touched",
+    "depends",
+    "empty",
+]
+"""Why a decision is refused.
+
+unknown: the tenant has no such proposal, or none to undo. decided: it is applied, rejected or
+dismissed already. changed: a side is not what the judge saw. gone: a side is not live. episodic: a
+side is an event or a note now. no_embedding: what would take the older one's place has no vector.
+touched: accepting another proposal changed a side. depends: something later stands on the decision.
+empty: nothing was named.
+"""
+
+
 class ReviewRefused(ForgettingError):
-    """The proposal cannot be decided this way."""
+    """The proposal cannot be decided this way.
+
+    ``reason`` says why, for a program.
+    """
+
+    def __init__(self, message: str, reason: RefusalReason) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 def some(ids: Sequence[object]) -> str:

@@ -24,6 +24,7 @@ class Policy(dg.ConfigurableResource):  # type: ignore[type-arg]
     rejections: int = 3
     shadow: bool = False
     open_proposals: int = 500
+    proposal_days: int = 90
     blast_radius: float = 0.5
     blast_radius_least: int = 20
     sweep_window_days: int = 7
@@ -38,6 +39,11 @@ class Policy(dg.ConfigurableResource):  # type: ignore[type-arg]
     def sweep_window(self) -> timedelta:
         """How long evidence stays hot after its last use."""
         return timedelta(days=self.sweep_window_days)
+
+    @property
+    def proposal_window(self) -> timedelta:
+        """How long an undecided proposal stays open."""
+        return timedelta(days=self.proposal_days)
 
     @property
     def thresholds(self) -> dict[str, float]:

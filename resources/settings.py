@@ -100,6 +100,12 @@ class Settings(BaseSettings):
     forgetting_open_proposals: int = Field(
         500, ge=1, description="open proposals of a tenant at which judging, and spending, stops"
     )
+    forgetting_proposal_days: int = Field(
+        90,
+        ge=1,
+        le=36_500,
+        description="days after which an undecided proposal expires, which is not a rejection",
+    )
     forgetting_blast_radius: float = Field(
         0.5,
         ge=0,

@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from pydantic import PrivateAttr
 
 from forgetting_assets import judge as judging
+from forgetting_assets import review
 from forgetting_assets.calls import Means
 from forgetting_assets.partition import Partition, of_day
 from forgetting_assets.store import candidates, evidence, pairs, proposals, tenants
@@ -425,6 +426,7 @@ def record_verdict(
     judged_at: datetime = TODAY,
     day: date | None = None,
     proposal: str | None = "dismissed",
+    probability: float = 0.95,
 ) -> UUID:
     """A verdict written past the judge, of a pair when ``newer`` is given; its id.
 
@@ -438,8 +440,8 @@ def record_verdict(
             memory_type, verdict, related_memory_id, answer_key, probability, probabilities, model,
             answer_model, input_digest, memory_content_hash, memory_freshness, judged_at)
         SELECT :id, :day, m.user_id, CASE WHEN CAST(:newer AS uuid) IS NULL THEN 'single'
-            ELSE 'pair' END, m.id, :newer, m.memory_type, :verdict, :related, 'key', 0.95, '{}',
-            :model, :model, CAST(:id AS text), m.content_hash,
+            ELSE 'pair' END, m.id, :newer, m.memory_type, :verdict, :related, 'key', :probability,
+            '{}', :model, :model, CAST(:id AS text), m.content_hash,
             greatest(m.updated_at, m.last_reviewed_at), :judged_at
         FROM memories AS m WHERE m.user_id = :user_id AND m.id = :memory_id
         """,
@@ -453,14 +455,15 @@ def record_verdict(
         related=related,
         model=MODEL,
         judged_at=judged_at,
+        probability=probability,
     )
     if proposal is not None:
         store.execute(
             """
             INSERT INTO retention_proposals (id, user_id, memory_id, action, related_memory_id,
                 probability, probabilities, model, status, created_at)
-            VALUES (:id, :user_id, :memory_id, :verdict, :related, 0.95, '{}', :model, :status,
-                :judged_at)
+            VALUES (:id, :user_id, :memory_id, :verdict, :related, :probability, '{}', :model,
+                :status, :judged_at)
             """,
             id=verdict_id,
             user_id=user_id,
@@ -470,8 +473,15 @@ def record_verdict(
             model=MODEL,
             status=proposal,
             judged_at=judged_at,
+            probability=probability,
         )
     return verdict_id
+
+
+def waiting_of(store: Store, user_id: UUID, now: datetime = TODAY, **filters: Any) -> list[Any]:
+    """The open proposals of a tenant that pass some filters, as a reviewer gets them."""
+    wanted = review.Filters(**filters)
+    return list(review.list_open(store.database, user_id, wanted, now).rows)
 
 
 def record_edge(

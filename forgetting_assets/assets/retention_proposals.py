@@ -54,7 +54,8 @@ def retention_proposals(
 
     Nothing is applied: a human accepts or rejects with `forgetting review`. A memory has one open
     proposal at most, and no open proposal contradicts another. An open proposal whose memory was
-    changed since is withdrawn. Zero episodic collapse is verified before the transaction commits.
+    changed since is withdrawn, and one that nobody decided in time expires. Zero episodic collapse
+    is verified before the transaction commits.
     """
     if off := flag.why_pass_is_off():
         context.log.info(off)
@@ -90,6 +91,7 @@ def retention_proposals(
             **{f"proposed_{action}": proposed[action] for action in sorted(policy.thresholds)},
             "dismissed": dismissed,
             "withdrawn": sum(each.withdrawn for each in done),
+            "expired": sum(each.expired for each in done),
             "withheld": dict(withheld),
             "open_in_all": sum(each.open_in_all for each in done),
         }

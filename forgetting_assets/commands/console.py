@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
@@ -9,11 +10,13 @@ from uuid import UUID
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from forgetting_assets.store import tenants
 from resources import addresses, migrations, settings
 from resources.addresses import Addresses
 from resources.database import Database
+from resources.errors import ConfigurationError
 
 TenantOption = Annotated[str, typer.Option("--tenant", help="The tenant's slug.")]
 
@@ -21,12 +24,26 @@ console = Console(highlight=False)
 
 
 def say(text: str) -> None:
-    """Print text as it is: neither markup nor wrapping, and no character that moves the cursor.
+    """Print text as it is: neither markup nor wrapping, and no character that moves the cursor."""
+    console.print(harmless(text), soft_wrap=True)
+
+
+def harmless(text: str) -> Text:
+    """Text as it is, for a table too.
 
     A memory may hold terminal controls; they are shown, so that none of it hides from a reviewer.
     """
-    shown = "".join(c if c.isprintable() or c in "\n\t" else f"<U+{ord(c):04X}>" for c in text)
-    console.print(shown, markup=False, soft_wrap=True)
+    return Text("".join(c if c.isprintable() or c in "\n\t" else f"<U+{ord(c):04X}>" for c in text))
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask once before many things are done; ``--yes`` answers. Raises where nobody can."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise ConfigurationError(f"{question} Nobody is there to ask: add --yes.")
+    if not typer.confirm(question):
+        raise typer.Abort
 
 
 def locate() -> Addresses:

@@ -25,6 +25,7 @@ class WrittenProposals:
 
     written: int = 0
     withdrawn: int = 0
+    expired: int = 0
     withheld: Counter[str] = field(default_factory=Counter)
     proposed: Counter[str] = field(default_factory=Counter)
     dismissed: int = 0
@@ -36,15 +37,22 @@ def write(
 ) -> WrittenProposals:
     """Write a proposal for each verdict of the partition that has none yet, and verify.
 
+    Open proposals that can no longer be accepted, or that waited too long, are closed first.
     Surest first, so that of two verdicts that contradict each other the surer one is proposed.
     Raises InvariantViolated, BlastRadiusExceeded among them, and then nothing is written.
     """
     done = WrittenProposals()
     with database.tenant(partition.user_id, exclusive=True) as tx:
-        done.withdrawn = tx.run(QUERIES["withdraw_overtaken"])
+        done.withdrawn = tx.run(QUERIES["withdraw_overtaken"], now=now)
+        done.expired = tx.run(
+            QUERIES["expire_undecided"], expired_before=now - policy.proposal_window, now=now
+        )
         for row in tx.rows(QUERIES["read_unproposed"], run_date=partition.run_date):
             done.withdrawn += tx.run(
-                QUERIES["withdraw_replaced"], run_date=partition.run_date, memory_id=row.memory_id
+                QUERIES["withdraw_replaced"],
+                run_date=partition.run_date,
+                memory_id=row.memory_id,
+                now=now,
             )
             status = status_of(row.verdict, row.probability, policy.thresholds)
             if status == "proposed":

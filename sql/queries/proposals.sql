@@ -3,34 +3,62 @@
 -- name: withdraw_overtaken
 -- Close open proposals that can no longer be accepted: a side is gone, is of another type now (an
 -- event, a commitment), or was changed or reviewed after the judge saw it.
-UPDATE retention_proposals AS p
-SET status = 'dismissed'
-FROM forgetting.judged_verdicts AS v
-WHERE
-    p.user_id = :user_id AND p.status = 'proposed'
-    AND v.user_id = :user_id AND v.id = p.id
-    AND (
-        NOT EXISTS (
-            SELECT 1
-            FROM forgetting.live_memories AS m
-            WHERE
-                m.user_id = :user_id AND m.id = p.memory_id
-                AND m.memory_type = v.memory_type
-                AND m.content_hash = v.memory_content_hash AND m.freshness = v.memory_freshness
-        )
-        OR (
-            p.related_memory_id IS NOT NULL
-            AND NOT EXISTS (
+WITH closed AS (
+    UPDATE retention_proposals AS p
+    SET status = 'dismissed'
+    FROM forgetting.judged_verdicts AS v
+    WHERE
+        p.user_id = :user_id AND p.status = 'proposed'
+        AND v.user_id = :user_id AND v.id = p.id
+        AND (
+            NOT EXISTS (
                 SELECT 1
                 FROM forgetting.live_memories AS m
                 WHERE
-                    m.user_id = :user_id AND m.id = p.related_memory_id
+                    m.user_id = :user_id AND m.id = p.memory_id
                     AND m.memory_type = v.memory_type
-                    AND m.content_hash = v.related_content_hash
-                    AND m.freshness = v.related_freshness
+                    AND m.content_hash = v.memory_content_hash AND m.freshness = v.memory_freshness
+            )
+            OR (
+                p.related_memory_id IS NOT NULL
+                AND NOT EXISTS (
+                    SELECT 1
+                    FROM forgetting.live_memories AS m
+                    WHERE
+                        m.user_id = :user_id AND m.id = p.related_memory_id
+                        AND m.memory_type = v.memory_type
+                        AND m.content_hash = v.related_content_hash
+                        AND m.freshness = v.related_freshness
+                )
             )
         )
-    );
+    RETURNING p.id
+)
+
+INSERT INTO forgetting.closures (user_id, proposal_id, reason, closed_at)
+SELECT
+    CAST(:user_id AS uuid) AS user_id,
+    c.id AS proposal_id,
+    'overtaken' AS reason,
+    CAST(:now AS timestamptz) AS closed_at
+FROM closed AS c;
+
+-- name: expire_undecided
+-- Close open proposals that nobody decided in time. It is no rejection.
+WITH closed AS (
+    UPDATE retention_proposals AS p
+    SET status = 'dismissed'
+    WHERE p.user_id = :user_id AND p.status = 'proposed' AND p.created_at < :expired_before
+    RETURNING p.id
+)
+
+INSERT INTO forgetting.closures (user_id, proposal_id, reason, closed_at)
+SELECT
+    CAST(:user_id AS uuid) AS user_id,
+    c.id AS proposal_id,
+    'expired' AS reason,
+    CAST(:now AS timestamptz) AS closed_at
+FROM closed AS c;
 
 -- name: read_unproposed
 -- The standing verdicts of the partition that have no proposal yet, surest first.
@@ -51,12 +79,23 @@ ORDER BY s.probability DESC, s.memory_id ASC;
 
 -- name: withdraw_replaced
 -- Close this partition's open proposal on a memory whose item was judged anew.
-UPDATE retention_proposals AS p
-SET status = 'dismissed'
-FROM forgetting.judged_verdicts AS v
-WHERE
-    p.user_id = :user_id AND p.status = 'proposed' AND p.memory_id = :memory_id
-    AND v.user_id = :user_id AND v.id = p.id AND v.run_date = :run_date;
+WITH closed AS (
+    UPDATE retention_proposals AS p
+    SET status = 'dismissed'
+    FROM forgetting.judged_verdicts AS v
+    WHERE
+        p.user_id = :user_id AND p.status = 'proposed' AND p.memory_id = :memory_id
+        AND v.user_id = :user_id AND v.id = p.id AND v.run_date = :run_date
+    RETURNING p.id
+)
+
+INSERT INTO forgetting.closures (user_id, proposal_id, reason, closed_at)
+SELECT
+    CAST(:user_id AS uuid) AS user_id,
+    c.id AS proposal_id,
+    'replaced' AS reason,
+    CAST(:now AS timestamptz) AS closed_at
+FROM closed AS c;
 
 -- name: find_obstacle
 -- Why a verdict may not become an open proposal, or no row. changed: a side is not what the judge

@@ -1,12 +1,16 @@
 -- What a reviewer sees and does. Accepting goes through the store's audited write paths.
 
 -- name: list_open
--- The open proposals of a tenant, oldest first, with both sides as they are now.
+-- The open proposals of a tenant that pass the filters, with both sides as they are now: the surest
+-- first, or the newest.
 SELECT
     p.id,
     p.action,
     p.probability,
     p.created_at,
+    p.memory_id,
+    p.related_memory_id,
+    p.model,
     m.memory_type,
     m.topic,
     greatest(m.updated_at, m.last_reviewed_at) AS freshness,
@@ -14,12 +18,46 @@ SELECT
 FROM retention_proposals AS p
 INNER JOIN memories AS m ON p.user_id = m.user_id AND p.memory_id = m.id
 LEFT JOIN memories AS r ON p.user_id = r.user_id AND p.related_memory_id = r.id
+WHERE
+    p.user_id = :user_id AND p.status = 'proposed'
+    AND (CAST(:action AS text) IS NULL OR p.action = CAST(:action AS text))
+    AND (CAST(:memory_type AS text) IS NULL OR m.memory_type = CAST(:memory_type AS text))
+    AND (
+        CAST(:created_before AS timestamptz) IS NULL
+        OR p.created_at < CAST(:created_before AS timestamptz)
+    )
+    AND (
+        CAST(:created_after AS timestamptz) IS NULL
+        OR p.created_at > CAST(:created_after AS timestamptz)
+    )
+    AND (
+        CAST(:min_probability AS double precision) IS NULL
+        OR p.probability >= CAST(:min_probability AS double precision)
+    )
+    AND (
+        CAST(:max_probability AS double precision) IS NULL
+        OR p.probability <= CAST(:max_probability AS double precision)
+    )
+ORDER BY
+    CASE WHEN CAST(:sort AS text) = 'surest' THEN p.probability END DESC,
+    CASE WHEN CAST(:sort AS text) = 'newest' THEN p.created_at END DESC,
+    p.created_at ASC,
+    p.id ASC
+LIMIT :most;
+
+-- name: count_open
+-- The tenant's queue: how many proposals wait, by action.
+SELECT
+    p.action,
+    count(*) AS proposals
+FROM retention_proposals AS p
 WHERE p.user_id = :user_id AND p.status = 'proposed'
-ORDER BY p.created_at ASC, p.probability DESC, p.id ASC;
+GROUP BY p.action
+ORDER BY p.action;
 
 -- name: show_proposal
--- One proposal in any status with the text and times of both sides, and the topics of the newer
--- memories that the judge chose from.
+-- One proposal in any status with both sides as they are now, how similar their vectors are, and the
+-- topics of the newer memories that the judge chose from.
 SELECT
     p.id,
     p.action,
@@ -38,9 +76,20 @@ SELECT
     m.content,
     m.created_at AS memory_created_at,
     greatest(m.updated_at, m.last_reviewed_at) AS freshness,
+    m.status = 'active' AND m.valid_to IS NULL AS is_live,
+    m.embedding IS NOT NULL AS has_vector,
+    coalesce(em.embedding_model, 'unknown') AS embedding_model,
+    r.memory_type AS related_memory_type,
+    r.scope AS related_scope,
+    r.project AS related_project,
     r.topic AS related_topic,
     r.content AS related_content,
     r.created_at AS related_created_at,
+    greatest(r.updated_at, r.last_reviewed_at) AS related_freshness,
+    r.status = 'active' AND r.valid_to IS NULL AS related_is_live,
+    r.embedding IS NOT NULL AS related_has_vector,
+    coalesce(er.embedding_model, 'unknown') AS related_embedding_model,
+    1 - (m.embedding <=> r.embedding) AS cosine,
     ARRAY(
         SELECT coalesce(n.topic, '(gone)')
         FROM forgetting.judged_verdicts AS v
@@ -51,17 +100,65 @@ SELECT
     ) AS newer_topics
 FROM retention_proposals AS p
 INNER JOIN memories AS m ON p.user_id = m.user_id AND p.memory_id = m.id
+LEFT JOIN forgetting.embedding_models AS em ON m.user_id = em.user_id AND m.id = em.memory_id
 LEFT JOIN memories AS r ON p.user_id = r.user_id AND p.related_memory_id = r.id
+LEFT JOIN forgetting.embedding_models AS er ON r.user_id = er.user_id AND r.id = er.memory_id
 WHERE p.user_id = :user_id AND p.id = :id;
 
--- name: lock_open
--- An open proposal, locked for a decision, with what the judge saw of both sides.
+-- name: read_earlier
+-- What the judge said about the memory of a proposal before, and what became of it, newest first.
+SELECT
+    e.judged_at,
+    e.kind,
+    e.verdict,
+    e.probability,
+    q.status,
+    (
+        SELECT c.reason
+        FROM forgetting.closures AS c
+        WHERE c.user_id = :user_id AND c.proposal_id = q.id AND q.status = 'dismissed'
+        ORDER BY c.id DESC
+        LIMIT 1
+    ) AS closed
+FROM retention_proposals AS p
+INNER JOIN forgetting.judged_verdicts AS v ON p.user_id = v.user_id AND p.id = v.id
+INNER JOIN forgetting.judged_verdicts AS e ON p.user_id = e.user_id AND p.memory_id = e.memory_id
+LEFT JOIN retention_proposals AS q ON e.user_id = q.user_id AND e.id = q.id
+WHERE
+    p.user_id = :user_id AND v.user_id = :user_id AND e.user_id = :user_id
+    AND p.id = :id AND e.id <> p.id AND e.judged_at <= v.judged_at
+ORDER BY e.judged_at DESC, e.id DESC
+LIMIT 10;
+
+-- name: read_history
+-- What became of a proposal, first to last: each decision, and each closing without one.
+SELECT
+    d.id,
+    d.decided_at AS happened_at,
+    d.decision AS what
+FROM forgetting.decisions AS d
+WHERE d.user_id = :user_id AND d.proposal_id = :id
+UNION ALL
+SELECT
+    c.id,
+    c.closed_at AS happened_at,
+    c.reason AS what
+FROM forgetting.closures AS c
+WHERE c.user_id = :user_id AND c.proposal_id = :id
+ORDER BY happened_at, id;
+
+-- name: lock_proposal
+-- A proposal in any status, locked for a decision, with what the judge saw of both sides and why it
+-- was closed where it was.
 SELECT
     p.id,
     p.action,
+    p.status,
     p.memory_id,
     p.related_memory_id,
-    p.probability,
+    p.created_at,
+    coalesce(p.decided_at, c.closed_at) AS ended_at,
+    c.reason AS closed,
     v.memory_type,
     v.memory_content_hash,
     v.memory_freshness,
@@ -69,8 +166,46 @@ SELECT
     v.related_freshness
 FROM retention_proposals AS p
 INNER JOIN forgetting.judged_verdicts AS v ON p.user_id = v.user_id AND p.id = v.id
-WHERE p.user_id = :user_id AND v.user_id = :user_id AND p.id = :id AND p.status = 'proposed'
+LEFT JOIN LATERAL (
+    SELECT
+        x.reason,
+        x.closed_at
+    FROM forgetting.closures AS x
+    WHERE x.user_id = :user_id AND x.proposal_id = p.id
+    ORDER BY x.id DESC
+    LIMIT 1
+) AS c ON TRUE
+WHERE p.user_id = :user_id AND v.user_id = :user_id AND p.id = :id
 FOR UPDATE OF p;
+
+-- name: find_touching
+-- The accepted proposal that changed a memory after another proposal was created.
+SELECT q.id
+FROM retention_proposals AS q
+INNER JOIN forgetting.decisions AS d ON q.user_id = d.user_id AND q.id = d.proposal_id
+WHERE
+    q.user_id = :user_id AND d.user_id = :user_id
+    AND q.memory_id = :memory_id AND q.status = 'applied'
+    AND d.memories_changed > 0 AND d.decision = 'accept' AND d.decided_at > :created_at
+ORDER BY d.id DESC
+LIMIT 1;
+
+-- name: close_overtaken
+-- Close a proposal that can never be applied, be it open or just undone.
+WITH closed AS (
+    UPDATE retention_proposals AS p
+    SET status = 'dismissed', decided_at = NULL
+    WHERE p.user_id = :user_id AND p.id = :id
+    RETURNING p.id
+)
+
+INSERT INTO forgetting.closures (user_id, proposal_id, reason, closed_at)
+SELECT
+    CAST(:user_id AS uuid) AS user_id,
+    c.id AS proposal_id,
+    'overtaken' AS reason,
+    CAST(:now AS timestamptz) AS closed_at
+FROM closed AS c;
 
 -- name: lock_sides
 -- Both sides of a proposal, locked in the order of their ids.
@@ -79,6 +214,7 @@ SELECT
     m.memory_type,
     m.content_hash,
     m.status = 'active' AND m.valid_to IS NULL AS is_live,
+    m.embedding IS NOT NULL AS has_vector,
     m.updated_at,
     greatest(m.updated_at, m.last_reviewed_at) AS freshness
 FROM memories AS m
@@ -142,6 +278,7 @@ SELECT
     p.memory_id,
     p.related_memory_id,
     p.decided_at,
+    v.memory_type,
     v.memory_content_hash,
     v.memory_freshness,
     d.decision,
@@ -165,18 +302,31 @@ WHERE
 FOR UPDATE OF p;
 
 -- name: find_batch
--- The proposals that one command decided, last first.
+-- The proposals whose last decision is one of a batch, last first: what was undone since, or decided
+-- again, is no longer the batch's.
 SELECT d.proposal_id
 FROM forgetting.decisions AS d
-WHERE d.user_id = :user_id AND d.batch_id = :batch_id AND d.decision <> 'undo'
+WHERE
+    d.user_id = :user_id AND d.batch_id = :batch_id AND d.decision <> 'undo'
+    AND NOT EXISTS (
+        SELECT 1
+        FROM forgetting.decisions AS later
+        WHERE later.user_id = :user_id AND later.proposal_id = d.proposal_id AND later.id > d.id
+    )
 ORDER BY d.id DESC;
 
--- name: find_waiting
--- An open proposal that names one of some memories.
-SELECT w.proposal_id
-FROM forgetting.waiting_memories AS w
-WHERE w.user_id = :user_id AND w.memory_id = ANY(:ids)
-ORDER BY w.proposal_id
+-- name: find_contradicting
+-- An open proposal that a proposal may not be open beside: one about the same memory, or about what
+-- takes its place.
+SELECT p.id
+FROM retention_proposals AS p
+WHERE
+    p.user_id = :user_id AND p.status = 'proposed' AND p.id <> :id
+    AND (
+        CAST(:memory_id AS uuid) IN (p.memory_id, p.related_memory_id)
+        OR p.memory_id = CAST(:related_memory_id AS uuid)
+    )
+ORDER BY p.id
 LIMIT 1;
 
 -- name: find_twin
@@ -212,5 +362,5 @@ WHERE p.user_id = :user_id AND p.id = :id;
 -- name: reopen_proposal
 -- Put a decided proposal back into the queue.
 UPDATE retention_proposals
-SET status = :status, decided_at = NULL
+SET status = 'proposed', decided_at = NULL
 WHERE user_id = :user_id AND id = :id;

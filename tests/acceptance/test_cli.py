@@ -32,7 +32,7 @@ from resources.addresses import MEMORY_DATABASE, Addresses
 from resources.database import Database, engine
 from resources.settings import PROJECT
 from tests.fake_jev import FakeJev
-from tests.support import Store, record_verdict
+from tests.support import Store, ago, record_verdict
 
 BIN = Path(sys.executable).parent
 HANG = 300
@@ -73,7 +73,9 @@ class Cli:
     home: Path
     environment: dict[str, str] = field(default_factory=dict)
 
-    def start(self, *arguments: str, **environment: str | None) -> subprocess.Popen[str]:
+    def start(
+        self, *arguments: str, stdin: int = subprocess.DEVNULL, **environment: str | None
+    ) -> subprocess.Popen[str]:
         """Start a command. A variable that is None is not set."""
         given = {
             "PATH": os.environ["PATH"],
@@ -87,6 +89,7 @@ class Cli:
             [BIN / "forgetting", *arguments],
             env={name: value for name, value in given.items() if value is not None},
             cwd=self.home,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -195,6 +198,7 @@ def test_the_commands_are_these() -> None:
         "forgetting review reject",
         "forgetting review show",
         "forgetting review undo",
+        "forgetting review walk",
         "forgetting run",
         "forgetting tenants list",
         "forgetting tenants opt-in",
@@ -443,11 +447,45 @@ def test_a_file_with_a_bad_line_is_refused_by_number(
     assert store.rows("SELECT * FROM tenants") == []
 
 
-def test_an_argument_of_the_wrong_kind_shows_the_usage(tmp_path: Path) -> None:
-    cli = Cli(tmp_path)
-    said = cli("review", "accept", "not-an-id", "--tenant", "acme")
-    assert said.code == 2
-    assert "Usage: forgetting review accept" in said.err
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ("review", "accept", "not-an-id", "--tenant", "acme"),
+            r"Invalid value for 'ID\.\.\.': .*\. See `forgetting review accept --help`\.",
+        ),
+        (
+            ("review", "list", "--tenant", "acme", "--bogus"),
+            r"No such option: --bogus\. See `forgetting review list --help`\.",
+        ),
+        (
+            ("review", "list", "--tenant", "acme", "--action", "keep"),
+            r"Invalid value for '--action': .*archive.* See `forgetting review list --help`\.",
+        ),
+        (
+            ("review", "list", "--tenant", "acme", "--min-probability", "nan"),
+            r"Invalid value for '--min-probability': .* See `forgetting review list --help`\.",
+        ),
+        (("review", "show"), r"Missing .* See `forgetting review show --help`\."),
+        (("reveiw",), r"No such command 'reveiw'.* See `forgetting --help`\."),
+    ],
+    ids=["id", "option", "choice", "range", "missing", "command"],
+)
+def test_a_usage_error_is_a_sentence(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+    assert re.fullmatch(said, Cli(tmp_path).sentence(*arguments))
+    assert list(tmp_path.iterdir()) == [], "no server was started for it"
+
+
+def test_a_group_without_a_command_shows_its_help(tmp_path: Path) -> None:
+    said = Cli(tmp_path)("review")
+    assert (said.code, said.err) == (1, "")
+    assert "walk" in said.out
+
+
+@pytest.mark.parametrize("command", ["accept", "reject", "undo"])
+def test_deciding_nothing_is_a_sentence(tmp_path: Path, command: str) -> None:
+    said = Cli(tmp_path).sentence("review", command, "--tenant", "acme")
+    assert said.startswith("Name ")
 
 
 def test_evidence_is_printed_byte_for_byte_from_any_tier(cli: Cli, store: Store) -> None:
@@ -499,6 +537,37 @@ def test_health_is_tables_of_figures_or_json_and_never_text(cli: Cli, store: Sto
     assert "Archived, of all evidence: -" in cli.good("health", "--tenant", "empty").out
 
 
+def test_both_memories_are_shown_side_by_side_with_what_came_before(cli: Cli, store: Store) -> None:
+    acme = store.tenant("acme")
+    older, newer = store.pair(acme, 0.9, topic="Release [day]", project="apollo")
+    store.execute("UPDATE memories SET content = 'On Fridays.' WHERE id = :id", id=older)
+    store.execute("UPDATE memories SET content = 'On Mondays.' WHERE id = :id", id=newer)
+    record_verdict(store, acme, older, judged_at=ago(50), verdict="archive", proposal="rejected")
+    one = record_verdict(
+        store, acme, older, newer=newer, verdict="conflict", related=newer, proposal="proposed"
+    )
+    show = ("review", "show", str(one), "--tenant", "acme")
+    said = cli.good(*show).out
+    sides = next(line for line in said.splitlines() if "On Fridays." in line)
+    assert re.fullmatch(r"│ On Fridays\. +│ On Mondays\. +│", sides)
+    assert re.search(rf"Older memory {older} +┃ Newer memory {newer}", said)
+    assert said.count("Release [day]") == said.count("fact, work/apollo") == 2
+    assert re.search(r"recorded 2026-07-03, \d+ days ago +│ recorded 2026-08-27, \d+ days", said)
+    assert len(re.findall(r"untouched for \d+ days", said)) == 2
+    assert "Similarity now: 0.90\n" in said
+    assert re.search(r"^  2026-07-13  single  archive   0\.95  rejected$", said, re.MULTILINE)
+    assert "What became of the proposal" not in said
+
+    cli.good("review", "reject", str(one), "--tenant", "acme")
+    store.execute(
+        "UPDATE memories SET embedding = NULL, status = 'archived' WHERE id = :id", id=newer
+    )
+    said = cli.good(*show).out
+    assert re.search(r"^  [\d-]+ [\d:]+  rejected$", said, re.MULTILINE)
+    assert "Similarity now: not known, a memory has no vector\n" in said
+    assert said.count("no longer live") == 1
+
+
 def test_decisions_are_undone_one_by_one_or_as_a_batch(cli: Cli, store: Store) -> None:
     acme = store.tenant("acme")
     ids = [
@@ -508,18 +577,27 @@ def test_decisions_are_undone_one_by_one_or_as_a_batch(cli: Cli, store: Store) -
     tables = ("memories", "retention_proposals")
     before = store.dump(*tables)
     of_acme = ("--tenant", "acme")
-    said = cli.good("review", "accept", *ids, *of_acme).out
+    for command in ("accept", "reject"):
+        said = cli.sentence("review", command, *ids, *of_acme)
+        assert said == f"{command.capitalize()} 3 proposals? Nobody is there to ask: add --yes."
+    assert store.dump(*tables) == before
+    said = cli.good("review", "accept", *ids, *of_acme, "--yes").out
     assert said.startswith("Applied. Memories changed: 3. All back: forgetting review undo --batch")
     batch = said.split("--batch ")[1].split()[0]
     undone = cli.good("review", "undo", ids[0], *of_acme).out
     assert undone == "Undone. Memories restored: 1.\n"
-    refused = cli("review", "undo", "--batch", batch, *of_acme)
-    assert refused.code == 1
-    assert ids[0] in refused.err
-    assert "The other 2 are done." in refused.err
+    again = ("review", "undo", "--batch", batch, *of_acme)
+    assert "Undo 2 decisions? Nobody is there" in cli.sentence(*again)
+    assert cli.good(*again, "--yes").out == "Undone. Memories restored: 2.\n"
     assert store.dump(*tables) == before
+    assert "no decisions of a batch" in cli.sentence(*again, "--yes")
 
     assert "Memories changed: 1." in cli.good("review", "accept", ids[0], *of_acme).out
+    some = cli("review", "accept", *ids[:2], ids[0], *of_acme, "--yes")
+    assert some.code == 1
+    assert f"Proposal {ids[0]} was applied on" in some.err
+    assert some.err.count(ids[0]) == 1, "each once"
+    assert "The other 1 are done." in some.err
     assert "not both" in cli.sentence("review", "undo", *of_acme)
     assert "not both" in cli.sentence("review", "undo", ids[0], "--batch", batch, *of_acme)
 
@@ -662,7 +740,10 @@ def test_from_an_empty_server_to_a_decided_proposal(
     listed = cli.good("review", "list", "--tenant", "acme").out
     waiting = re.findall(r"^([0-9a-f-]{36})  archive", listed, re.MULTILINE)
     assert len(waiting) >= 2
-    assert listed.splitlines()[-1] == f"Open proposals: {len(waiting)}."
+    assert re.fullmatch(
+        rf"Open proposals: {len(waiting)} \(archive \d+.*\)\. Shown: {len(waiting)}\.",
+        listed.splitlines()[-1],
+    )
     proposals = store.rows(
         "SELECT id, memory_id FROM retention_proposals WHERE status = 'proposed'"
     )
@@ -671,7 +752,8 @@ def test_from_an_empty_server_to_a_decided_proposal(
 
     yes, no = waiting[:2]
     shown = cli.good("review", "show", yes, "--tenant", "acme").out
-    assert f"Memory {subject[yes]}: fact, work" in shown
+    assert f"Memory {subject[yes]}" in shown
+    assert "fact, work" in shown
     assert MARKER in shown, "the reviewer reads the memory"
     assert "by jevcompat-mock-0.1" in shown
     assert re.search(r"^  archive +0\.\d\d █+$", shown, re.MULTILINE)
@@ -693,11 +775,11 @@ def test_from_an_empty_server_to_a_decided_proposal(
         for row in store.rows("SELECT id, status FROM retention_proposals")
     }
     assert (decided[yes], decided[no]) == ("applied", "rejected")
-    assert cli.good("review", "list", "--tenant", "acme").out.splitlines()[-1] == (
-        f"Open proposals: {len(waiting) - 2}."
-    )
+    listed = cli.good("review", "list", "--tenant", "acme", "--limit", "1").out
+    assert listed.splitlines()[-1].startswith(f"Open proposals: {len(waiting) - 2} (")
+    assert listed.splitlines()[-1].endswith("Shown: 1.")
     said = cli.sentence("review", "accept", yes, "--tenant", "acme")
-    assert said.startswith(f"The tenant has no open proposal {yes}")
+    assert said.startswith(f"Proposal {yes} was applied on ")
 
     recorded = Store(Database(), engine(places.admin.set(database=places.dagster.database)))
     runs = recorded.rows("SELECT DISTINCT status, pipeline_name, partition FROM runs")

@@ -30,6 +30,7 @@ from tests.support import (
     make_policy,
     record_verdict,
     say,
+    waiting_of,
 )
 
 STALE = "collapse_in_stale_candidates"
@@ -588,7 +589,7 @@ def test_a_memory_that_became_episodic_leaves_the_pass_with_the_next_selection(f
 
 def test_no_look_ever_finds_what_a_reviewer_accepted(full: Full) -> None:
     full.retype(full.newer, "event")
-    waiting = {row.id: row.action for row in review.list_open(full.store.database, full.user_id)}
+    waiting = {row.id: row.action for row in waiting_of(full.store, full.user_id)}
     assert sorted(waiting.values()) == ["conflict", "supersede"]
     for id_, action in waiting.items():
         if action == "supersede":
@@ -596,5 +597,5 @@ def test_no_look_ever_finds_what_a_reviewer_accepted(full: Full) -> None:
         else:
             with pytest.raises(ReviewRefused, match=str(full.newer)):
                 review.accept(full.store.database, full.user_id, id_, TODAY)
-            review.reject(full.store.database, full.user_id, id_, TODAY)
+    assert waiting_of(full.store, full.user_id) == []
     assert look(full.store, PROPOSALS) == []

@@ -884,6 +884,7 @@ READS: Mapping[str, Mapping[str, Bound]] = {
         "judged_verdicts": lambda s: 2 * s.open,
         "memories": lambda s: 4 * s.open,
     },
+    "proposals.expire_undecided": {"retention_proposals": lambda s: s.open},
     "proposals.read_unproposed": {
         "judged_verdicts": lambda s: 4 * s.judged,
         "retention_proposals": lambda s: 4 * s.judged,
@@ -1080,6 +1081,13 @@ INDEXES: Mapping[str, Mapping[str, set[str]]] = {
     "mining.copy_codes": {"mined_memories": {"mined_memories_group_idx"}},
     "mining.insert_pairs": {"memories": BY_ID, "embedding_models": {"embedding_models_pkey"}},
     "budget.read_spend": {"llm_usage": {"llm_usage_window_idx"}},
+    "proposals.expire_undecided": {
+        "retention_proposals": {
+            "retention_proposals_open_idx",
+            "retention_proposals_open_related_idx",
+            "retention_proposals_review_idx",
+        }
+    },
     "proposals.withdraw_replaced": {
         "retention_proposals": {
             "retention_proposals_open_idx",

@@ -144,8 +144,9 @@ def test_undo_is_refused_when_something_later_stands_on_the_decision(
     review.accept(store.database, acme, row["id"], TODAY + HOUR)
     later(store, row)
     before = store.dump(*STORE, "memory_events", "forgetting.decisions")
-    with pytest.raises(ReviewRefused, match=LATER[later]):
+    with pytest.raises(ReviewRefused, match=LATER[later]) as refused:
         review.undo(store.database, acme, row["id"], TODAY + 3 * HOUR)
+    assert refused.value.reason == "depends"
     assert store.dump(*STORE, "memory_events", "forgetting.decisions") == before
 
 
@@ -153,8 +154,9 @@ def test_only_a_decided_proposal_of_the_tenants_own_can_be_undone(store: Store) 
     acme, other = store.tenant(), store.tenant("other")
     row = proposed(store, acme, "archive")
     for user_id, id_ in ((acme, row["id"]), (other, row["id"]), (acme, uuid4())):
-        with pytest.raises(ReviewRefused, match="no decided proposal"):
+        with pytest.raises(ReviewRefused, match="no decided proposal") as refused:
             review.undo(store.database, user_id, id_, TODAY)
+        assert refused.value.reason == "unknown"
     review.accept(store.database, acme, row["id"], TODAY + HOUR)
     with pytest.raises(ReviewRefused, match="no decided proposal"):
         review.undo(store.database, other, row["id"], TODAY + HOUR)
@@ -172,17 +174,59 @@ def test_what_an_older_release_decided_is_left_as_it_is(store: Store) -> None:
         review.undo(store.database, acme, row["id"], TODAY + HOUR)
 
 
-def test_a_memory_that_became_an_event_is_restored_and_proposed_for_nothing(store: Store) -> None:
+@pytest.mark.parametrize("action", ["archive", "supersede"])
+@pytest.mark.parametrize("memory_type", ["event", "commitment", "blocker"])
+def test_a_memory_of_another_type_now_is_restored_and_proposed_for_nothing(
+    store: Store, memory_type: str, action: str
+) -> None:
     """What else would stop the tenant for good: an episodic memory that a judge ended."""
     acme = store.tenant()
-    row = proposed(store, acme, "archive")
+    row = proposed(store, acme, action)
     review.accept(store.database, acme, row["id"], TODAY + HOUR)
-    store.execute("UPDATE memories SET memory_type = 'event' WHERE id = :id", id=row["memory_id"])
+    store.execute(
+        "UPDATE memories SET memory_type = :type WHERE id = :id",
+        type=memory_type,
+        id=row["memory_id"],
+    )
     assert review.undo(store.database, acme, row["id"], TODAY + 2 * HOUR) == 1
-    [memory] = store.rows("SELECT status FROM memories WHERE id = :id", id=row["memory_id"])
+    [memory] = store.rows(
+        "SELECT status, valid_to FROM memories WHERE id = :id", id=row["memory_id"]
+    )
     [after] = store.rows("SELECT status, decided_at FROM retention_proposals")
-    assert (memory["status"], after) == ("active", {"status": "dismissed", "decided_at": None})
+    assert (memory, after) == (
+        {"status": "active", "valid_to": None},
+        {"status": "dismissed", "decided_at": None},
+    )
+    assert store.rows("SELECT reason FROM forgetting.closures") == [{"reason": "overtaken"}]
     Pass(store).run(store.partition())
+
+
+def test_one_of_several_that_the_same_memory_supersedes_is_undone_while_the_others_wait(
+    store: Store,
+) -> None:
+    acme = store.tenant()
+    newer = store.memory(acme, age=5)
+    first, second = (
+        record_verdict(
+            store,
+            acme,
+            store.memory(acme),
+            verdict="supersede",
+            related=newer,
+            proposal="proposed",
+        )
+        for _ in range(2)
+    )
+    # The judge saw the newer one too, which record_verdict does not write down.
+    store.execute(
+        "UPDATE forgetting.judged_verdicts AS v SET related_content_hash = m.content_hash, "
+        "related_freshness = m.updated_at FROM memories AS m WHERE m.id = v.related_memory_id"
+    )
+    before = store.dump(*STORE)
+    assert review.accept(store.database, acme, first, TODAY + HOUR) == 1
+    assert review.undo(store.database, acme, first, TODAY + 2 * HOUR) == 1
+    assert store.dump(*STORE) == before
+    assert review.accept(store.database, acme, second, TODAY + 3 * HOUR) == 1
 
 
 def test_the_runtime_role_can_remove_no_other_edge(store: Store) -> None:
@@ -207,6 +251,19 @@ def test_decisions_of_one_batch_are_found_last_first(store: Store) -> None:
     assert review.of_batch(store.database, acme, batch) == [row["id"] for row in reversed(rows)]
     with pytest.raises(ReviewRefused, match="no decisions"):
         review.of_batch(store.database, acme, uuid4())
+
+
+def test_what_was_undone_or_decided_again_is_no_longer_of_its_batch(store: Store) -> None:
+    acme = store.tenant()
+    first, again = uuid4(), uuid4()
+    ids = [proposed(store, acme, action)["id"] for action in ("archive", "supersede")]
+    for n, id_ in enumerate(ids):
+        review.accept(store.database, acme, id_, TODAY + n * HOUR, first)
+    review.undo(store.database, acme, ids[0], TODAY + 3 * HOUR)
+    assert review.of_batch(store.database, acme, first) == [ids[1]]
+    review.reject(store.database, acme, ids[0], TODAY + 4 * HOUR, again)
+    assert review.of_batch(store.database, acme, first) == [ids[1]]
+    assert review.of_batch(store.database, acme, again) == [ids[0]]
 
 
 @settings(

@@ -58,6 +58,7 @@ def test_the_defaults_are_the_adrs_starting_values() -> None:
         "forgetting_retry_seconds": 120.0,
         "forgetting_judge_shadow": False,
         "forgetting_open_proposals": 500,
+        "forgetting_proposal_days": 90,
         "forgetting_blast_radius": 0.5,
         "forgetting_blast_radius_least": 20,
         "forgetting_conflict_floors": {"demo-text-hash-1536": 0.72},
@@ -99,6 +100,7 @@ GIVEN: dict[str, tuple[str, object]] = {
     "FORGETTING_RETRY_SECONDS": ("0", 0.0),
     "FORGETTING_JUDGE_SHADOW": ("true", True),
     "FORGETTING_OPEN_PROPOSALS": ("1", 1),
+    "FORGETTING_PROPOSAL_DAYS": ("1", 1),
     "FORGETTING_BLAST_RADIUS": ("1", 1.0),
     "FORGETTING_BLAST_RADIUS_LEAST": ("1", 1),
     "FORGETTING_CONFLICT_FLOORS": ('{"minilm": 0.5}', {"minilm": 0.5}),
@@ -152,6 +154,7 @@ BAD = {
     "FORGETTING_RETRY_SECONDS": ["VALUETEXT", "-1", "inf"],
     "FORGETTING_JUDGE_SHADOW": ["VALUETEXT"],
     "FORGETTING_OPEN_PROPOSALS": ["VALUETEXT", "0"],
+    "FORGETTING_PROPOSAL_DAYS": ["VALUETEXT", "0", "36501"],
     "FORGETTING_BLAST_RADIUS": ["VALUETEXT", "-0.1", "1.1", "nan"],
     "FORGETTING_BLAST_RADIUS_LEAST": ["VALUETEXT", "0"],
     "FORGETTING_CONFLICT_FLOORS": [
