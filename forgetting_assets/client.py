@@ -17,8 +17,9 @@ from uuid import UUID
 from pydantic import ValidationError
 
 from forgetting_assets.records import EvidenceRecord, Kind, reasons
-from forgetting_assets.store import evidence, tenants, tier
+from forgetting_assets.store import evidence, health, tenants, tier
 from forgetting_assets.store.evidence import Entry, Forgotten, Hit, Outcome
+from forgetting_assets.store.health import MemoryHealth
 from resources import settings
 from resources.clock import Clock
 from resources.database import Database
@@ -132,4 +133,12 @@ class Client:
             self._clock.now(),
             lesson_id=lesson_id,
             session_id=session_id,
+        )
+
+    def memory_health(
+        self, session_id: str | None = None, stale_threshold_days: int = 30
+    ) -> MemoryHealth:
+        """How the tenant's memory is doing, or what one session left of it: figures alone."""
+        return health.memory_health(
+            self._database, self._user_id, self._clock.now(), session_id, stale_threshold_days
         )

@@ -13,6 +13,7 @@ from forgetting_assets.assets import sources
 from forgetting_assets.assets.archival_sweep import archival_sweep
 from forgetting_assets.assets.conflict_pairs import conflict_pairs
 from forgetting_assets.assets.judged_verdicts import judged_verdicts
+from forgetting_assets.assets.memory_health import memory_health
 from forgetting_assets.assets.retention_proposals import retention_proposals
 from forgetting_assets.assets.stale_candidates import stale_candidates
 from forgetting_assets.checks import invariant
@@ -41,6 +42,7 @@ def build_defs(**resource_overrides: Any) -> dg.Definitions:
             judged_verdicts,
             retention_proposals,
             archival_sweep,
+            memory_health,
         ],
         asset_checks=list(invariant.checks()),
         jobs=[jobs.forgetting_pass, jobs.sweep_alone],

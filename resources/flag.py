@@ -22,3 +22,11 @@ class Flag(dg.ConfigurableResource):  # type: ignore[type-arg]
         if self.archive_enabled or self.unforget:
             return None
         return "FORGETTING_ARCHIVE_ENABLED is off: no evidence was read."
+
+    def why_everything_is_off(self) -> str | None:
+        """The sentence to skip with, or None when the pass or the sweep may run."""
+        if self.why_pass_is_off() and self.why_archive_is_off():
+            return (
+                "FORGETTING_PASS_ENABLED and FORGETTING_ARCHIVE_ENABLED are off: nothing was read."
+            )
+        return None

@@ -46,16 +46,6 @@ def confirm(question: str, yes: bool) -> None:
         raise typer.Abort
 
 
-def confirm(question: str, yes: bool) -> None:
-    """Ask once before many things are done; ``--yes`` answers. Raises where nobody can."""
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise ConfigurationError(f"{question} Nobody is there to ask: add --yes.")
-    if not typer.confirm(question):
-        raise typer.Abort
-
-
 def locate() -> Addresses:
     """Where the databases are; the embedded one is started and migrated."""
     read = settings.read()

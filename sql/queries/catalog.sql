@@ -10,3 +10,11 @@ SELECT
 FROM pg_attribute AS a
 WHERE a.attrelid = CAST(:table_name AS regclass) AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum;
+
+-- name: find_review_queues
+-- Which tables of proposals there are that this role may read. Some come with other releases of a store.
+SELECT
+    q.kind,
+    coalesce(has_table_privilege(to_regclass('public.' || q.kind || '_proposals'), 'SELECT'), FALSE)
+        AS is_there
+FROM unnest(ARRAY['consolidation', 'fact', 'resolution', 'retention']) AS q (kind);

@@ -54,10 +54,11 @@ ASSETS = (
     "judged_verdicts",
     "retention_proposals",
     "archival_sweep",
+    "memory_health",
 )
 COLLAPSE = "zero_episodic_collapse"
 BLOCKING = [
-    *((asset, COLLAPSE) for asset in ASSETS),
+    *((asset, COLLAPSE) for asset in ASSETS if asset != "memory_health"),
     ("archival_sweep", "archive_is_conserved"),
     ("judged_verdicts", "blast_radius"),
 ]
@@ -188,7 +189,16 @@ def nouns(seen: set[str]) -> set[str]:
     return {name.split(".")[0] for name in seen}
 
 
-READS_MEMORIES = {"candidates", "pairs", "verdicts", "proposals", "evidence", "memories", "review"}
+READS_MEMORIES = {
+    "candidates",
+    "pairs",
+    "verdicts",
+    "proposals",
+    "evidence",
+    "memories",
+    "review",
+    "health",
+}
 
 
 def furnish(store: Store, slug: str = "acme", **agreed: bool) -> UUID:
@@ -267,12 +277,19 @@ def test_the_asset_graph_is_this() -> None:
             "layer": "archive",
             "table": "forgetting.archival_sweep",
         },
+        "memory_health": {
+            **common,
+            **sql_only,
+            "deps": ["evidence", "retention_proposals"],
+            "layer": "health",
+            "table": "forgetting.memory_health",
+        },
     }
     sources = graph.get_all_asset_keys() - graph.materializable_asset_keys
     assert {key.to_user_string() for key in sources} == {"memories", "evidence"}
 
 
-def test_every_asset_carries_the_invariant_as_a_blocking_partitioned_check() -> None:
+def test_every_asset_that_names_a_memory_has_the_invariant_as_a_blocking_check() -> None:
     graph = build_defs().resolve_asset_graph()
     checks = {
         (key.asset_key.to_user_string(), key.name): graph.get(key) for key in graph.asset_check_keys
@@ -297,7 +314,7 @@ def test_everything_that_dagster_shows_is_described() -> None:
     assert (tenant_registry.description or "").endswith(".")
 
 
-def test_the_jobs_are_the_whole_pass_and_the_sweep_alone() -> None:
+def test_the_jobs_are_the_whole_pass_and_the_sweep_with_its_health() -> None:
     repository = build_defs().get_repository_def()
     selected = {
         job.name: {node.name for node in job.nodes}
@@ -309,6 +326,7 @@ def test_the_jobs_are_the_whole_pass_and_the_sweep_alone() -> None:
         "forgetting_pass": {*ASSETS, *checks, "judged_verdicts_every_item_is_judged"},
         "sweep_alone": {
             "archival_sweep",
+            "memory_health",
             *(name for name in checks if name.startswith("archival_sweep")),
         },
     }
@@ -481,7 +499,7 @@ def test_a_day_that_has_not_ended_fails_the_run(graph: Graph, store: Store) -> N
 # --- a whole pass ---------------------------------------------------------------------------------
 
 
-def test_a_pass_materializes_five_assets_and_evaluates_every_check_for_its_partition(
+def test_a_pass_materializes_every_asset_and_evaluates_every_check_for_its_partition(
     graph: Graph, store: Store
 ) -> None:
     acme = furnish(store)
@@ -570,6 +588,7 @@ TABLES = {
     "judged_verdicts": "forgetting.judged_verdicts",
     "retention_proposals": "public.retention_proposals",
     "archival_sweep": "forgetting.archival_sweep",
+    "memory_health": "forgetting.memory_health",
 }
 
 
@@ -643,9 +662,128 @@ def test_an_empty_partition_still_has_its_metadata(graph: Graph, store: Store) -
     result = graph.run()
     assert result.success, failures(result)
     said = materialized(result)
-    assert {asset: said[asset]["dagster/partition_row_count"] for asset in said} == dict.fromkeys(
-        ASSETS, 0
+    counted = {asset: said[asset]["dagster/partition_row_count"] for asset in said}
+    assert counted == dict.fromkeys(ASSETS, 0) | {"memory_health": 1}, "that there is nothing"
+    assert {said["memory_health"][name] for name in FIGURES} == {0}
+
+
+# --- how the memory is doing ----------------------------------------------------------------------
+
+FIGURES = {
+    *("live_memories", "stale_memories", "archived_memories", "superseded_memories"),
+    *("hot_evidence", "idle_evidence", "archived_evidence", "archive_share"),
+    *("open_proposals", "oldest_open_days", "unresolved_conflicts", "regretted"),
+}
+
+
+def test_health_is_measured_after_the_sweep_in_figures_that_dagster_plots(
+    graph: Graph, store: Store
+) -> None:
+    acme = furnish(store)
+    graph.judge = TestJudge.that(say("archive"))
+    waiting = store.memory(acme, age=3)
+    record_verdict(store, acme, waiting, verdict="archive", proposal="proposed", judged_at=ago(1.5))
+    result = graph.run()
+    assert result.success, failures(result)
+    said = materialized(result)["memory_health"]
+    assert {name for name in said if not name.startswith("dagster/")} == FIGURES
+    for event in result.asset_materializations_for_node("memory_health"):
+        for name in FIGURES:
+            assert isinstance(event.metadata[name], dg.IntMetadataValue | dg.FloatMetadataValue)
+    assert {name: said[name] for name in FIGURES} == {
+        "live_memories": 7,
+        "stale_memories": 3,
+        "archived_memories": 0,
+        "superseded_memories": 0,
+        "hot_evidence": 1,
+        "idle_evidence": 0,
+        "archived_evidence": 1,
+        "archive_share": 0.5,
+        "open_proposals": 3,
+        "oldest_open_days": 2.0,
+        "unresolved_conflicts": 0,
+        "regretted": 0,
+    }
+
+
+def test_health_materialized_twice_is_one_row_with_the_later_figures(
+    graph: Graph, store: Store
+) -> None:
+    acme = furnish(store)
+    assert graph.run().success
+    store.memory(acme, age=1)
+    result = graph.run(alone="memory_health")
+    assert result.success, failures(result)
+    (row,) = store.rows("SELECT * FROM forgetting.memory_health")
+    assert (row["user_id"], row["run_date"], row["measured_at"]) == (acme, DAY, TODAY)
+    assert row["live_memories"] == materialized(result)["memory_health"]["live_memories"] == 7
+
+
+def test_an_older_partition_has_a_row_of_its_own_with_the_figures_of_now(
+    graph: Graph, store: Store
+) -> None:
+    acme = furnish(store)
+    for day in (date(2026, 8, 29), DAY):
+        assert graph.run(alone="memory_health", day=day).success
+        store.memory(acme, age=1)
+    rows = store.rows("SELECT * FROM forgetting.memory_health ORDER BY run_date")
+    assert [row["live_memories"] for row in rows] == [6, 7]
+    assert {row["measured_at"] for row in rows} == {TODAY}
+
+
+@pytest.mark.parametrize(
+    "flag", [Flag(pass_enabled=True), Flag(archive_enabled=True), Flag(unforget=True)]
+)
+def test_health_alone_is_measured_with_either_flag_on(
+    graph: Graph, store: Store, flag: Flag
+) -> None:
+    furnish(store)
+    graph.flag = flag
+    assert list(materialized(graph.run(alone="memory_health"))) == ["memory_health"]
+    assert len(store.rows("SELECT * FROM forgetting.memory_health")) == 1
+
+
+@pytest.mark.parametrize("agreed", [{"judgment": False}, {"archival": False}])
+def test_health_is_measured_of_who_agreed_to_anything(
+    graph: Graph, store: Store, agreed: dict[str, bool]
+) -> None:
+    furnish(store, **agreed)
+    assert materialized(graph.run())["memory_health"]["live_memories"] == 6
+
+
+def test_of_who_agreed_to_nothing_there_is_no_figure_and_no_row(graph: Graph, store: Store) -> None:
+    furnish(store, judgment=False, archival=False)
+    said = materialized(graph.run())["memory_health"]
+    assert said["dagster/partition_row_count"] == 0
+    assert not FIGURES & set(said)
+    assert store.rows("SELECT * FROM forgetting.memory_health") == []
+
+
+def test_several_partitions_in_one_run_are_measured_each_and_summed(
+    graph: Graph, store: Store
+) -> None:
+    furnish(store, "acme")
+    furnish(store, "globex")
+    graph.instance.add_dynamic_partitions("tenants", ["acme", "globex"])
+    job = graph.defs.resolve_job_def("sweep_alone")
+    result = job.execute_in_process(
+        instance=graph.instance,
+        asset_selection=[dg.AssetKey("memory_health")],
+        tags={
+            "dagster/asset_partition_range_start": partitions.key(DAY, "acme"),
+            "dagster/asset_partition_range_end": partitions.key(DAY, "globex"),
+        },
+        raise_on_error=False,
+        run_config=QUIET,
     )
+    assert result.success, failures(result)
+    events = result.asset_materializations_for_node("memory_health")
+    assert len(events) == 2
+    for event in events:
+        assert event.metadata["dagster/partition_row_count"].value == 2
+        assert event.metadata["live_memories"].value == 12
+    rows = store.rows("SELECT live_memories FROM forgetting.memory_health")
+    assert [row["live_memories"] for row in rows] == [6, 6]
 
 
 # --- the invariant stops the run ------------------------------------------------------------------
@@ -904,6 +1042,16 @@ def test_under_unforget_a_sweep_archives_nothing_and_says_what_it_brought_back(
         assert (said["revived"], said["archived_remaining"]) == (revived, remaining)
         assert (said["archived"], said["revival_batch"]) == (0, 2)
     assert len(store.rows("SELECT 1 FROM hot_evidence")) == len(entries) + 1
+
+
+@pytest.mark.parametrize("job", ["forgetting_pass", "sweep_alone"])
+def test_health_is_counted_last_although_it_does_not_depend_on_the_sweep(
+    graph: Graph, store: Store, job: str
+) -> None:
+    store.evidence(store.tenant(), age=90)
+    result = graph.run(job=job)
+    assert steps(result, "STEP_START")[-1] == "memory_health"
+    assert materialized(result)["memory_health"]["archived_evidence"] == 1
 
 
 def test_br_28_a_warm_up_archives_nothing_and_the_regret_rate_is_a_figure(

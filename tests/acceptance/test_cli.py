@@ -231,7 +231,9 @@ def test_the_commands_are_these() -> None:
         "forgetting evidence touch",
         "forgetting evidence unarchive",
         "forgetting floor",
+        "forgetting health",
         "forgetting import",
+        "forgetting mcp",
         "forgetting migrate",
         "forgetting review accept",
         "forgetting review list",
@@ -567,6 +569,40 @@ def test_evidence_is_printed_byte_for_byte_from_any_tier(cli: Cli, store: Store)
     foreign = str(store.evidence(globex))
     said = cli.sentence("evidence", "dereference", foreign, "--tenant", "acme")
     assert said == f"The tenant has no evidence with the id {foreign}."
+
+
+def test_health_is_tables_of_figures_or_json_and_never_text(cli: Cli, store: Store) -> None:
+    acme = store.tenant("acme")
+    waiting = store.memory(acme, MARKER, topic=MARKER, memory_type="decision")
+    record_verdict(store, acme, waiting, verdict="archive", proposal="proposed")
+    entry = store.evidence(acme, content=MARKER, age=90)
+    store.cite(acme, waiting, entry)
+    shown = cli.good("health", "--tenant", "acme")
+    assert MARKER not in shown.out
+    rows = shown.rows()
+    assert rows["decision"] == ["1", "0", "0", "1"]
+    assert rows["trace"] == ["1", "0"]
+    assert "archive" in rows
+    assert "Idle evidence, for over 30 days: 1" in shown.out
+    assert "Archived, of all evidence: 0.0%" in shown.out
+
+    figures = json.loads(cli.good("health", "--tenant", "acme", "--json").out)
+    assert figures["memories"] == {"decision": {"live": 1, "archived": 0, "superseded": 0}}
+    assert figures["evidence"] == {"trace": {"hot": 1, "archived": 0}}
+    assert (figures["idle_evidence"], figures["archive_share"]) == (1, 0)
+    assert datetime.fromisoformat(figures["measured_at"]).tzinfo is not None
+
+    of_session = ("--session", "session", "--stale-days", "36500", "--json")
+    figures = json.loads(cli.good("health", "--tenant", "acme", *of_session).out)
+    assert (figures["live_memories"], figures["stale_memories"]) == (1, 0)
+    assert figures["session_id"] == "session"
+
+    said = cli.sentence("health", "--tenant", "acme", "--session", "elsewhere")
+    assert said == "The tenant has no session 'elsewhere': no evidence is of it."
+    said = cli.sentence("health", "--tenant", "acme", "--stale-days", "0")
+    assert said == "The stale threshold is a number of days from 1 to 36500."
+    store.tenant("empty")
+    assert "Archived, of all evidence: -" in cli.good("health", "--tenant", "empty").out
 
 
 def test_both_memories_are_shown_side_by_side_with_what_came_before(cli: Cli, store: Store) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import json
@@ -129,7 +130,12 @@ def test_the_example_of_the_page_runs(
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(example, "docs/evidence.md", "exec"), {})
-    assert printed.getvalue() == "SELECT 1;\n\n"
+    content, counts = printed.getvalue().split("\n\n")
+    assert content == "SELECT 1;"
+    assert ast.literal_eval(counts) == {
+        "archive_block": {"hot": 1, "archived": 0},
+        "trace": {"hot": 1, "archived": 0},
+    }
     rows = store.rows("SELECT kind, success_count FROM evidence ORDER BY kind")
     assert rows == [
         {"kind": "archive_block", "success_count": 0},

@@ -31,6 +31,7 @@ ASSETS = (
     "judged_verdicts",
     "retention_proposals",
     "archival_sweep",
+    "memory_health",
 )
 TENANTS = ("acme", "globex")
 KEYS = [f"{DAY}|{slug}" for slug in TENANTS]
@@ -214,6 +215,8 @@ def test_a_backfill_through_the_ui_runs_in_the_daemon_and_an_interrupt_leaves_no
         assert sorted(each["partition"] for each in materialized) == KEYS
         labels = {entry["label"] for each in materialized for entry in each["metadataEntries"]}
         assert labels >= {"dagster/partition_row_count", "dagster/column_schema"}
+        if asset == "memory_health":
+            continue  # it names no memory, so there is nothing to check
         checks = shown[asset]["assetChecksOrError"]["checks"]
         assert "zero_episodic_collapse" in [check["name"] for check in checks if check["blocking"]]
         for check in checks:

@@ -26,7 +26,7 @@ from pydantic import PrivateAttr
 
 import sql
 from forgetting_assets.partition import Partition
-from forgetting_assets.store import invariant, mining
+from forgetting_assets.store import health, invariant, mining
 from resources.addresses import RUNTIME_ROLE
 from resources.database import Database, TenantTransaction, engine
 from tests.conftest import TEMPLATE
@@ -542,6 +542,7 @@ COUNTS = {
         AND kind IN ('trace', 'log', 'tool_input', 'tool_output', 'step_outcome')
         AND greatest(occurred_at, last_retrieved_at)
         < CAST(:end AS timestamptz) - INTERVAL '7 days'""",
+    "evidence": "SELECT count(*) FROM evidence WHERE user_id = :user_id",
     "used_lately": """SELECT count(*) FROM llm_usage
         WHERE user_id = :user_id AND created_at >= CAST(:now AS timestamptz) - INTERVAL '30 days'
         """,
@@ -584,6 +585,7 @@ def spend(store: Store, slugs: list[str]) -> World:
         done = Pass(store, TestJudge.that(answer), make_policy(blast_radius=1.0))
         done.run(partition)
         done.sweep(partition)
+        health.record(database, partition, done.policy, TODAY)
         look(database, partition)
         nights[slug] = database.taken()
     sizes = {slug: Size(count(store, slug)) for slug in slugs}
@@ -915,6 +917,18 @@ READS: Mapping[str, Mapping[str, Bound]] = {
     },
     "tier.log_archived": {"evidence": lambda s: s.swept},
     "tier.mark_archived": {"evidence": lambda s: s.swept},
+    # How the tenant's memory is doing: all of it is counted, what waits and is stale by its index.
+    "health.count_memories": {"memories": lambda s: s.memories},
+    "health.count_stale": {"memories": lambda s: s.stale},
+    "health.count_evidence": {"evidence": lambda s: s.evidence},
+    "health.count_open": {"retention_proposals": lambda s: s.open},
+    "health.count_conflicts": {
+        "retention_proposals": lambda s: s.open + s.applied,
+        "memories": lambda s: 2 * (s.open + s.applied),
+    },
+    "health.count_regrets": {},
+    "health.clear_health": {},
+    "health.insert_health": {},
     "invariant.collapse_in_stale_candidates": {
         "stale_candidates": lambda s: s.singles,
         "memories": lambda s: 8 * s.singles,
@@ -965,6 +979,8 @@ WHOLE = {
         "judged_verdicts",
         "retention_proposals",
     },
+    "health.count_memories": {"memories"},
+    "health.count_evidence": {"evidence"},
     "invariant.scopes_over_blast_radius": {"memories"},
 }
 """Of which tables a statement reads all that a tenant has, by its nature or as the planner likes.
@@ -973,6 +989,7 @@ Of a tenant that has a third of a table PostgreSQL may read all of the table; of
 
 GROWS = WHOLE | {
     "mining.copy_codes": {"mined_memories"},
+    "health.count_conflicts": {"retention_proposals", "memories"},
     "invariant.collapse_in_retention_proposals": {"retention_proposals", "memories"},
 }
 """What else grows with the tenant: its groups, and the proposals that ended a memory."""
@@ -1090,6 +1107,16 @@ INDEXES: Mapping[str, Mapping[str, set[str]]] = {
     "tier.find_due": {"evidence": {"evidence_due_idx"}},
     "tier.log_archived": {"evidence": {"evidence_pkey", "evidence_user_id_id_key"}},
     "tier.mark_archived": {"evidence": {"evidence_pkey", "evidence_user_id_id_key"}},
+    "health.count_stale": {"memories": {"memories_freshness_idx"}},
+    "health.count_open": {
+        "retention_proposals": {
+            "retention_proposals_open_idx",
+            "retention_proposals_open_related_idx",
+            "retention_proposals_review_idx",
+        }
+    },
+    "evidence.count_taken": {"archival_sweep": {"archival_sweep_pkey"}},
+    "evidence.find_due": {"evidence": {"evidence_due_idx"}},
     "invariant.collapse_in_archival_sweep": {
         "evidence": {"evidence_archived_idx"},
         "archival_sweep": {"archival_sweep_pkey"},

@@ -103,6 +103,7 @@ def test_the_readme_draws_the_graph_that_dagster_has() -> None:
         "judged_verdicts": {"conflict_pairs", "stale_candidates"},
         "retention_proposals": {"judged_verdicts"},
         "archival_sweep": {"retention_proposals", "evidence"},
+        "memory_health": {"retention_proposals", "evidence"},
     }
     drawing = (PROJECT / "README.md").read_text(encoding="utf-8").split("```text\n")[2]
     for asset in upstream:

@@ -316,6 +316,7 @@ def test_br_01_the_only_deletes_are_of_what_can_be_made_again_of_reservations_an
         "budget_reservations",
         "forgetting.calls_under_way",
         "forgetting.conflict_pairs",
+        "forgetting.memory_health",
         "forgetting.mined_memories",
         "forgetting.stale_candidates",
     }

@@ -1,0 +1,100 @@
+"""How a tenant's memory is doing after the pass."""
+
+from collections.abc import Iterator
+
+import dagster as dg
+
+from forgetting_assets import metadata
+from forgetting_assets.assets import sources
+from forgetting_assets.assets.retention_proposals import retention_proposals
+from forgetting_assets.partitions import daily_tenant, selected
+from forgetting_assets.store import health
+from resources.clock import Clock
+from resources.database import Database
+from resources.flag import Flag
+from resources.policy import Policy
+
+TABLE = "forgetting.memory_health"
+
+LINEAGE = metadata.lineage(
+    {
+        "hot_evidence": [("evidence", "archived_at")],
+        "archived_evidence": [("evidence", "archived_at")],
+        "oldest_hot_at": [("evidence", "occurred_at")],
+        "open_proposals": [("retention_proposals", "status")],
+        "oldest_open_at": [("retention_proposals", "created_at")],
+        "unresolved_conflicts": [
+            ("retention_proposals", "memory_id"),
+            ("retention_proposals", "related_memory_id"),
+        ],
+        "counts": [
+            ("retention_proposals", "action"),
+            ("retention_proposals", "created_at"),
+        ],
+    }
+)
+
+SUMMED = (
+    *("live_memories", "stale_memories", "archived_memories", "superseded_memories"),
+    *("hot_evidence", "idle_evidence", "archived_evidence"),
+    *("open_proposals", "unresolved_conflicts", "regretted"),
+)
+
+
+@dg.asset(
+    # Not the sweep: where its flag is off Dagster skips it, and would skip this as well. In a run it
+    # still comes after the sweep and the checks, by its priority.
+    deps=[retention_proposals, sources.evidence],
+    op_tags={"dagster/priority": "-1"},
+    partitions_def=daily_tenant,
+    group_name="forgetting",
+    owners=["team:memory-platform"],
+    kinds={"postgres", "sql"},
+    tags={"layer": "health"},
+    code_version="1",
+    metadata={"dagster/table_name": TABLE},
+    output_required=False,
+)
+def memory_health(
+    context: dg.AssetExecutionContext,
+    database: Database,
+    flag: Flag,
+    policy: Policy,
+    clock: Clock,
+) -> Iterator[dg.MaterializeResult[None]]:
+    """What is live, stale, idle, archived, waiting and contradicted, so that a trend can be seen.
+
+    It counts and changes nothing. Stale are the memories that the pass would take without its cap,
+    idle is the evidence that nothing credited or used for 30 days, and regretted are the archivings
+    that a use soon after proved wrong. The figures are those of the moment of the materialization:
+    a partition that is backfilled shows today's figures under an old day.
+    """
+    if off := flag.why_everything_is_off():
+        context.log.info(off)
+        return
+    measured: list[health.MemoryHealth] = []
+    for partition in (partitions := list(selected(context, database, clock))):
+        if partition.tenant.judgment_enabled or partition.tenant.archival_enabled:
+            measured.append(health.record(database, partition, policy, clock.now()))
+        else:
+            context.log.info(f"{partition.tenant.slug} agreed to nothing: nothing was counted.")
+    if not partitions:
+        return
+    totals = {name: sum(getattr(each, name) for each in measured) for name in SUMMED}
+    evidence = totals["hot_evidence"] + totals["archived_evidence"]
+    yield dg.MaterializeResult(
+        metadata={
+            "dagster/partition_row_count": len(measured),
+            "dagster/column_schema": metadata.table_schema(database, TABLE),
+            "dagster/column_lineage": LINEAGE,
+            **(
+                {
+                    **totals,
+                    "archive_share": totals["archived_evidence"] / evidence if evidence else 0.0,
+                    "oldest_open_days": max(each.oldest_open_days for each in measured),
+                }
+                if measured
+                else {}
+            ),
+        }
+    )
