@@ -42,8 +42,8 @@ SUMMED = (
 
 
 @dg.asset(
-    # Not the sweep: where its flag is off Dagster skips it, and would skip this as well. In a run it
-    # still comes after the sweep and the checks, by its priority.
+    # Not the sweep: where its flag is off Dagster skips it, and would skip this as well. In a run
+    # it still comes after the sweep and the checks, by its priority.
     deps=[retention_proposals, sources.evidence],
     op_tags={"dagster/priority": "-1"},
     partitions_def=daily_tenant,
