@@ -26,7 +26,7 @@ from resources import migrations
 from resources.addresses import Addresses
 from resources.database import engine
 from resources.settings import PROJECT
-from tests.support import Store
+from tests.support import Store, waiting_of
 
 FORGETTING = Path(sys.executable).with_name("forgetting")
 PAGE = PROJECT / "docs" / "analytics.md"
@@ -78,7 +78,7 @@ def decide_some(store: Store, slug: str) -> None:
     """Of each action the first proposal is accepted and the second rejected; one no is undone."""
     user_id, now = tenants.find(store.database, slug).user_id, datetime.now(UTC)
     waiting: dict[str, list[UUID]] = defaultdict(list)
-    for row in review.list_open(store.database, user_id):
+    for row in waiting_of(store, user_id):
         waiting[row.action].append(row.id)
     assert len(waiting) == 3
     for accepted, rejected, *_ in waiting.values():

@@ -893,7 +893,7 @@ def test_from_an_empty_server_to_a_decided_proposal(
     (tmp_path / "facts.jsonl").write_text(lines_of(60))
     imported = cli.good("import", "facts.jsonl", "--tenant", "acme")
     assert imported.out == "Memories added: 60. There already: 0.\n"
-    assert cli.good("tenants", "list").rows()["acme"] == ["off", "off", ""]
+    assert cli.good("tenants", "list").rows()["acme"] == ["off", "off", "", ""]
 
     run = ("run", "--tenant", "acme", "--date", DAY)
     before = cli.good(*run).rows()
@@ -903,7 +903,9 @@ def test_from_an_empty_server_to_a_decided_proposal(
     assert store.rows("SELECT * FROM forgetting.stale_candidates") == []
 
     opted = cli.good("tenants", "opt-in", "acme", "--judgment", "--archival")
-    assert opted.out == "acme: judgment and archival on.\n"
+    assert opted.out.startswith(
+        "acme: judgment and archival on.\nEvery use of its evidence is recorded since "
+    )
 
     first = cli.good(*run)
     table = first.rows()

@@ -27,7 +27,7 @@ from resources.errors import (
     UnknownTenant,
     UnsafeRole,
 )
-from tests.support import DAY, TODAY, Pass, Store, TestJudge, record_verdict, say
+from tests.support import DAY, TODAY, Pass, Store, TestJudge, record_verdict, say, waiting_of
 
 ANALYST = "forgetting_analyst"
 VIEWS = ("verdicts", "proposals", "evidence_tier", "budget_daily", "run_summary")
@@ -129,7 +129,7 @@ def fill(store: Store, user_id: UUID, slug: str = "acme") -> None:
     entry = store.evidence(user_id, age=90)
     Pass(store, TestJudge.that(say("archive"))).run(store.partition(slug))
     Pass(store).sweep(store.partition(slug))
-    (waiting, *_) = review.list_open(store.database, user_id)
+    (waiting, *_) = waiting_of(store, user_id)
     review.reject(store.database, user_id, waiting.id, TODAY)
     check(store, user_id, "zero_episodic_collapse", passed=True)
     for statement in (
@@ -653,7 +653,7 @@ def test_a_run_is_one_row_whose_counts_do_not_multiply(store: Store) -> None:
         store.evidence(acme, age=90)
     Pass(store, TestJudge.that(say("archive"))).run(store.partition())
     Pass(store).sweep(store.partition())
-    waiting = review.list_open(store.database, acme)
+    waiting = waiting_of(store, acme)
     review.accept(store.database, acme, waiting[0].id, TODAY)
     review.reject(store.database, acme, waiting[1].id, TODAY)
     # The newest result of a check counts, in whatever order they came.

@@ -1115,8 +1115,6 @@ INDEXES: Mapping[str, Mapping[str, set[str]]] = {
             "retention_proposals_review_idx",
         }
     },
-    "evidence.count_taken": {"archival_sweep": {"archival_sweep_pkey"}},
-    "evidence.find_due": {"evidence": {"evidence_due_idx"}},
     "invariant.collapse_in_archival_sweep": {
         "evidence": {"evidence_archived_idx"},
         "archival_sweep": {"archival_sweep_pkey"},
