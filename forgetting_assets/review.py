@@ -175,17 +175,7 @@ def undo(database: Database, user_id: UUID, proposal_id: UUID, now: datetime) ->
     nothing, when something that came later depends on the decision.
     """
     with database.tenant(user_id, exclusive=True) as tx:
-        decided = tx.first(QUERIES["lock_decided"], id=proposal_id)
-        if decided is None:
-            raise ReviewRefused(
-                f"The tenant has no decided proposal {proposal_id} to undo.", "unknown"
-            )
-        if decided.decision not in ("accept", "reject"):
-            raise ReviewRefused(
-                f"Proposal {proposal_id} was decided by an older release, which kept nothing to "
-                "undo it with.",
-                "decided",
-            )
+        decided = _lock_decided(tx, proposal_id)
         as_judged = _require_undoable(tx, decided)
         if decided.memories_changed:
             _restore(tx, decided)
@@ -206,6 +196,20 @@ def undo(database: Database, user_id: UUID, proposal_id: UUID, now: datetime) ->
         )
         changed: int = decided.memories_changed
         return changed
+
+
+def require_open(database: Database, user_id: UUID, ids: Sequence[UUID]) -> None:
+    """Raise ReviewRefused unless every proposal is open: a slip in a list decides nothing of it."""
+    with database.tenant(user_id) as tx:
+        for id_ in ids:
+            _lock(tx, id_)
+
+
+def require_decided(database: Database, user_id: UUID, ids: Sequence[UUID]) -> None:
+    """Raise ReviewRefused unless every proposal has a decision that can be undone."""
+    with database.tenant(user_id) as tx:
+        for id_ in ids:
+            _lock_decided(tx, id_)
 
 
 def of_batch(database: Database, user_id: UUID, batch_id: UUID) -> list[UUID]:
@@ -315,6 +319,20 @@ def _lock(tx: TenantTransaction, proposal_id: UUID) -> sa.Row[Any]:
         as_ = f" as {proposal.closed}" if proposal.status == "dismissed" else ""
         how = f"was {proposal.status}{as_} on {_moment(proposal.ended_at)}"
     raise ReviewRefused(f"Proposal {proposal_id} {how}.", "decided")
+
+
+def _lock_decided(tx: TenantTransaction, proposal_id: UUID) -> sa.Row[Any]:
+    """The decided proposal with its last decision, locked."""
+    decided = tx.first(QUERIES["lock_decided"], id=proposal_id)
+    if decided is None:
+        raise ReviewRefused(f"The tenant has no decided proposal {proposal_id} to undo.", "unknown")
+    if decided.decision not in ("accept", "reject"):
+        raise ReviewRefused(
+            f"Proposal {proposal_id} was decided by an older release, which kept nothing to undo "
+            "it with.",
+            "decided",
+        )
+    return decided
 
 
 def _unknown(proposal_id: UUID) -> ReviewRefused:

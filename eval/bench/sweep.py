@@ -482,8 +482,8 @@ bar.
   again. Until the window has passed, each night passes over all of it, at one probe of
   `revivals_evidence_idx` an entry.
 
-The first reads the index alone, which has when an entry was recorded. The cost of the second is that
-of the hot tier, and not that of the batch.
+The first reads the index alone, which has when an entry was recorded. The cost of the second is
+that of the hot tier, and not that of the batch.
 
 ## What was to be reached
 

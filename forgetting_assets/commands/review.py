@@ -122,8 +122,9 @@ def review_walk(
 def review_accept(tenant: TenantOption, ids: ProposalIds = None, yes: YesOption = False) -> None:
     """Apply proposals: archive, supersede, or record that a conflict was seen."""
     named, batch = _named(ids), uuid4()
-    _confirm("Accept", named, "proposals", yes)
     with open_tenant(tenant) as (database, user_id):
+        review.require_open(database, user_id, named)
+        _confirm("Accept", named, "proposals", yes)
         changed = _each(
             named, lambda id_: review.accept(database, user_id, id_, Clock().now(), batch)
         )
@@ -135,8 +136,9 @@ def review_accept(tenant: TenantOption, ids: ProposalIds = None, yes: YesOption 
 def review_reject(tenant: TenantOption, ids: ProposalIds = None, yes: YesOption = False) -> None:
     """Say no: final for a memory and action until the memory changes or is reviewed."""
     named, batch = _named(ids), uuid4()
-    _confirm("Reject", named, "proposals", yes)
     with open_tenant(tenant) as (database, user_id):
+        review.require_open(database, user_id, named)
+        _confirm("Reject", named, "proposals", yes)
         _each(named, lambda id_: review.reject(database, user_id, id_, Clock().now(), batch))
     back = _way_back(batch, tenant) if len(named) > 1 else ""
     say(f"Rejected: no memory changed.{back}")
@@ -158,6 +160,7 @@ def review_undo(
         raise ReviewRefused("Name proposals to undo, or a --batch, and not both.", "empty")
     with open_tenant(tenant) as (database, user_id):
         named = review.of_batch(database, user_id, batch) if batch else _named(ids)
+        review.require_decided(database, user_id, named)
         _confirm("Undo", named, "decisions", yes)
         changed = _each(named, lambda id_: review.undo(database, user_id, id_, Clock().now()))
     say(f"Undone. Memories restored: {changed}.")
@@ -180,8 +183,8 @@ def _confirm(verb: str, ids: Sequence[UUID], what: str, yes: bool) -> None:
 def _each(ids: Sequence[UUID], decide: Callable[[UUID], int | None]) -> int:
     """Decide each proposal by itself; how many memories changed.
 
-    Those that are refused do not keep the others from being decided. Raises ReviewRefused with
-    every reason when some were.
+    A memory that changed since the verdict does not keep the others from being decided. Raises
+    ReviewRefused with every reason when some were refused.
     """
     changed, refused = 0, list[ReviewRefused]()
     for id_ in ids:

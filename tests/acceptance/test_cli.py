@@ -636,8 +636,8 @@ def test_both_memories_are_shown_side_by_side_with_what_came_before(cli: Cli, st
     assert said.count("no longer live") == 1
 
 
-def test_decisions_are_undone_one_by_one_or_as_a_batch(cli: Cli, store: Store) -> None:
-    acme = store.tenant("acme")
+def test_decisions_are_undone_one_by_one_or_as_a_batch(inside: Inside, store: Store) -> None:
+    cli, acme = inside, store.tenant("acme")
     ids = [
         str(record_verdict(store, acme, store.memory(acme), verdict="archive", proposal="proposed"))
         for _ in range(3)
@@ -661,10 +661,25 @@ def test_decisions_are_undone_one_by_one_or_as_a_batch(cli: Cli, store: Store) -
     assert "no decisions of a batch" in cli.sentence(*again, "--yes")
 
     assert "Memories changed: 1." in cli.good("review", "accept", ids[0], *of_acme).out
-    some = cli("review", "accept", *ids[:2], ids[0], *of_acme, "--yes")
+    before = store.dump(*tables)
+    for command in ("accept", "reject"):
+        said = cli.sentence("review", command, *ids, *of_acme, "--yes")
+        assert f"Proposal {ids[0]} was applied on" in said
+        unknown = str(uuid.uuid4())
+        said = cli.sentence("review", command, ids[1], unknown, *of_acme, "--yes")
+        assert f"no proposal {unknown}" in said
+    said = cli.sentence("review", "undo", ids[0], ids[1], *of_acme, "--yes")
+    assert said == f"The tenant has no decided proposal {ids[1]} to undo."
+    assert store.dump(*tables) == before, "a slip in a list decides nothing of it"
+
+    store.execute(
+        "UPDATE memories SET updated_at = now() WHERE id = "
+        "(SELECT memory_id FROM retention_proposals WHERE id = :id)",
+        id=ids[1],
+    )
+    some = cli("review", "accept", *ids[1:], ids[1], *of_acme, "--yes")
     assert some.code == 1
-    assert f"Proposal {ids[0]} was applied on" in some.err
-    assert some.err.count(ids[0]) == 1, "each once"
+    assert "was changed or reviewed since" in some.err
     assert "The other 1 are done." in some.err
     assert "not both" in cli.sentence("review", "undo", *of_acme)
     assert "not both" in cli.sentence("review", "undo", ids[0], "--batch", batch, *of_acme)
