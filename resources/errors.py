@@ -30,6 +30,7 @@
     ├── InvariantViolated
     │   └── BlastRadiusExceeded
     ├── EvidenceRefused
+    ├── EvalRefused
     └── ReviewRefused
 
 A message says what is wrong and what to do next. It names slugs, ids, counts and settings, never
@@ -190,6 +191,10 @@ class BlastRadiusExceeded(InvariantViolated):
 
 class EvidenceRefused(ForgettingError):
     """Evidence cannot be recorded, used or forgotten this way; nothing was changed."""
+
+
+class EvalRefused(ForgettingError):
+    """What the eval was given cannot be used; nothing was judged, scored or written."""
 
 
 RefusalReason = Literal[
