@@ -54,21 +54,20 @@ def build_defs(**resource_overrides: Any) -> dg.Definitions:
     )
 
 
+def gateway_of(read: settings.Settings) -> Gateway:
+    """The judge that the settings name, or the demo's script."""
+    if read.forgetting_gateway == "scripted":
+        return ScriptedGateway()
+    return JevGateway.configured(read)
+
+
 def _resources(**overrides: Any) -> dict[str, Any]:
     # Secrets are not here: a resource reads its own when it starts.
     read = settings.read()
     database = overrides.get("database", Database())
     clock = overrides.get("clock", Clock())
-    gateway: Gateway = (
-        ScriptedGateway()
-        if read.forgetting_gateway == "scripted"
-        else JevGateway(
-            base_url=read.jev_base_url,
-            model=read.jev_model,
-            answer_model=read.jev_answer_model,
-            timeout_seconds=read.jev_timeout_seconds,
-        )
-    )
+    gateway = gateway_of(read)
+    judge = overrides.get("gateway", gateway)
     return {
         "database": database,
         "clock": clock,
@@ -90,6 +89,7 @@ def _resources(**overrides: Any) -> dict[str, Any]:
         ),
         "policy": Policy(
             conflict_floors=read.forgetting_conflict_floors,
+            thresholds_of=judge.pinned_model if isinstance(judge, Gateway) else None,
             batch_items=read.forgetting_batch_items,
             calls_in_flight=read.forgetting_calls_in_flight,
             retry_seconds=read.forgetting_retry_seconds,

@@ -99,6 +99,16 @@ class JevGateway(Gateway):
     _client: httpx.Client | None = PrivateAttr(default=None)
     _connecting: threading.Lock = PrivateAttr(default_factory=threading.Lock)
 
+    @classmethod
+    def configured(cls, read: settings.Settings) -> Self:
+        """The judge that the settings name."""
+        return cls(
+            base_url=read.jev_base_url,
+            model=read.jev_model,
+            answer_model=read.jev_answer_model,
+            timeout_seconds=read.jev_timeout_seconds,
+        )
+
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         self.close()
 

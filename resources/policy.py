@@ -4,11 +4,18 @@ from datetime import timedelta
 
 import dagster as dg
 
+from resources import thresholds
+
+STARTING = {"archive": 0.85, "supersede": 0.85, "conflict": 0.6}
+"""The ADR's thresholds for a model that none were selected for."""
+
 
 class Policy(dg.ConfigurableResource):  # type: ignore[type-arg]
     """How much the pass takes and how sure it must be. Defaults are the ADR's starting values.
 
     What docs/settings.md does not list is set in code, by `build_defs(policy=Policy(...))`.
+    ``thresholds_of`` is the judge whose selected thresholds count, where there are any, instead of
+    the three here.
     """
 
     stale_window_days: int = 30
@@ -16,9 +23,10 @@ class Policy(dg.ConfigurableResource):  # type: ignore[type-arg]
     pair_cap: int = 40
     conflict_floors: dict[str, float] = {}  # noqa: RUF012 - pydantic copies the default
     batch_items: int = 12
-    archive_threshold: float = 0.85
-    supersede_threshold: float = 0.85
-    conflict_threshold: float = 0.6
+    archive_threshold: float = STARTING["archive"]
+    supersede_threshold: float = STARTING["supersede"]
+    conflict_threshold: float = STARTING["conflict"]
+    thresholds_of: str | None = None
     calls_in_flight: int = 1
     retry_seconds: float = 120.0
     rejections: int = 3
@@ -46,10 +54,25 @@ class Policy(dg.ConfigurableResource):  # type: ignore[type-arg]
         return timedelta(days=self.proposal_days)
 
     @property
-    def thresholds(self) -> dict[str, float]:
-        """The least probability at which a verdict becomes a proposal, by action."""
-        return {
+    def thresholds(self) -> dict[str, float | None]:
+        """The least probability at which a verdict becomes a proposal, by action; None: at none.
+
+        Raises ConfigurationError when the selected ones are of another model or fixture.
+        """
+        return self._thresholds()[0]
+
+    @property
+    def thresholds_from(self) -> str:
+        """Where the thresholds come from. Raises as ``thresholds`` does."""
+        return self._thresholds()[1]
+
+    def _thresholds(self) -> tuple[dict[str, float | None], str]:
+        if self.thresholds_of and (selected := thresholds.of_model(self.thresholds_of)):
+            path = thresholds.path_of(self.thresholds_of)
+            return dict(selected.thresholds), f"eval/thresholds/{path.name}"
+        given: dict[str, float | None] = {
             "archive": self.archive_threshold,
             "supersede": self.supersede_threshold,
             "conflict": self.conflict_threshold,
         }
+        return given, "starting values" if given == STARTING else "set in code"

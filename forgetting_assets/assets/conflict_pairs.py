@@ -57,6 +57,8 @@ def conflict_pairs(
     if off := flag.why_pass_is_off():
         context.log.info(off)
         return
+    # The pass starts here: thresholds that cannot be used are refused before anything is read.
+    context.log.info(f"The thresholds are from: {policy.thresholds_from}.")
     found: list[pairs.DuePair] = []
     total, seen, mined_memories, mined_pairs = 0, 0, 0, 0
     for partition in (partitions := list(selected(context, database, clock))):

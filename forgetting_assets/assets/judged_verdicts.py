@@ -77,6 +77,8 @@ def judged_verdicts(
     if off := flag.why_pass_is_off():
         context.log.info(off)
         return
+    # Before anything is paid for: verdicts without usable thresholds would be of no use.
+    thresholds_from = policy.thresholds_from
     means = Means(database, gateway, budget, rate, clock, policy)
     done: list[Judged] = []
     for partition in (partitions := list(selected(context, database, clock))):
@@ -101,6 +103,7 @@ def judged_verdicts(
                 ]
             ),
             "model": gateway.pinned_model,
+            "thresholds_from": thresholds_from,
             "items": sum(each.items for each in done),
             "judged": sum(each.judged for each in done),
             "reused": sum(each.reused for each in done),

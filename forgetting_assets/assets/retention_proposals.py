@@ -86,6 +86,8 @@ def retention_proposals(
                     for row in proposals.preview(database, each)
                 ]
             ),
+            "thresholds_from": policy.thresholds_from,
+            "thresholds": policy.thresholds,
             "written": sum(each.written for each in done),
             "proposed": proposed.total(),
             **{f"proposed_{action}": proposed[action] for action in sorted(policy.thresholds)},

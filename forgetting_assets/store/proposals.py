@@ -42,6 +42,7 @@ def write(
     Raises InvariantViolated, BlastRadiusExceeded among them, and then nothing is written.
     """
     done = WrittenProposals()
+    thresholds = policy.thresholds
     with database.tenant(partition.user_id, exclusive=True) as tx:
         done.withdrawn = tx.run(QUERIES["withdraw_overtaken"], now=now)
         done.expired = tx.run(
@@ -54,7 +55,7 @@ def write(
                 memory_id=row.memory_id,
                 now=now,
             )
-            status = status_of(row.verdict, row.probability, policy.thresholds)
+            status = status_of(row.verdict, row.probability, thresholds)
             if status == "proposed":
                 obstacle = tx.first(QUERIES["find_obstacle"], id=row.id)
                 if obstacle:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +24,7 @@ from forgetting_assets.instance import QUIET
 from forgetting_assets.schedules import nightly
 from forgetting_assets.sensors import tenant_registry
 from forgetting_assets.store import evidence, tenants
+from resources import thresholds
 from resources.budget import Budget
 from resources.clock import Clock
 from resources.database import Database
@@ -1006,6 +1009,84 @@ def test_a_large_blast_radius_stops_the_run_before_anything_is_proposed(
         "AND NOT passed ORDER BY asset"
     )
     assert [row["asset"] for row in kept] == ["judged_verdicts", "retention_proposals"]
+
+
+def calibrated(folder: Path, monkeypatch: pytest.MonkeyPatch, **of: Any) -> None:
+    """Thresholds of `test-model` in a folder of the test's own: only archive has one."""
+    monkeypatch.setattr(thresholds, "FOLDER", folder)
+    monkeypatch.setattr(thresholds, "CALIBRATION", folder / "fixture")
+    (folder / "fixture").write_bytes(b"items")
+    selected = {
+        "model": "test-model",
+        "fixture_sha256": hashlib.sha256(b"items").hexdigest(),
+        "label_checksum": "0" * 64,
+        "source": "endpoint",
+        "thresholds": {"archive": 0.95, "supersede": None, "conflict": None},
+    }
+    thresholds.path_of("test-model").write_text(json.dumps(selected | of))
+
+
+def test_the_pass_takes_the_thresholds_that_the_eval_selected_and_says_so(
+    graph: Graph, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph.policy = make_policy(thresholds_of="test-model")
+    graph.judge = TestJudge.that(say("supersede_older", 0.99))
+    calibrated(tmp_path, monkeypatch)
+    store.pair(store.tenant())
+    result = graph.run()
+    assert result.success
+    said = materialized(result)
+    for asset in ("judged_verdicts", "retention_proposals"):
+        assert said[asset]["thresholds_from"] == "eval/thresholds/test-model.json"
+    assert said["judged_verdicts"]["verdicts_supersede"] == 1
+    # A sure verdict, but its action has no threshold, so it proposes nothing.
+    assert said["retention_proposals"]["proposed"] == 0
+    assert said["retention_proposals"]["dismissed"] == 1
+
+
+def test_without_a_file_the_thresholds_are_the_starting_values(graph: Graph, store: Store) -> None:
+    graph.judge = TestJudge.that(say("supersede_older", 0.85))
+    graph.policy = make_policy(thresholds_of="test-model")
+    store.pair(store.tenant())
+    said = materialized(graph.run())
+    assert said["retention_proposals"]["thresholds_from"] == "starting values"
+    assert said["retention_proposals"]["proposed_supersede"] == 1
+
+
+@pytest.mark.parametrize("alone", [None, "judged_verdicts"])
+def test_thresholds_of_another_fixture_stop_the_pass_before_anything_is_asked_and_not_the_ui(
+    graph: Graph,
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    alone: str | None,
+) -> None:
+    graph.policy = make_policy(thresholds_of="test-model")
+    store.pair(store.tenant())
+    assert graph.run(alone="conflict_pairs").success
+    assert graph.run(alone="stale_candidates").success
+    calibrated(tmp_path, monkeypatch, fixture_sha256="1" * 64)
+    dg.Definitions.validate_loadable(graph.defs)
+    result = graph.run(alone=alone)
+    assert not result.success
+    assert "were selected on another fixture" in failures(result)
+    assert graph.judge.calls == 0
+    # What needs no thresholds goes on, and so does a pass that is off.
+    assert graph.run(job="sweep_alone").success
+    graph.flag = OFF
+    assert graph.run().success
+
+
+def test_the_models_name_comes_from_the_gateway_that_is_wired(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def of() -> object:
+        return build_defs().resources["policy"].thresholds_of  # type: ignore[index,union-attr]
+
+    monkeypatch.setenv("JEV_MODEL", "jev-1.13.0")
+    assert of() == "jev-1.13.0"
+    monkeypatch.setenv("FORGETTING_GATEWAY", "scripted")
+    assert of() == "scripted"
 
 
 def test_a_partial_pass_succeeds_and_warns_of_what_is_left(graph: Graph, store: Store) -> None:
