@@ -20,10 +20,9 @@ from typing import Any
 import httpx
 import pytest
 
-from eval.candidate_recall import decision_replacements, recall_by_rank
 from forgetting_assets import importing
 from forgetting_assets.partition import Partition
-from forgetting_assets.store import pairs, tenants
+from forgetting_assets.store import tenants
 from resources.gateway import JevGateway
 from resources.policy import Policy
 from tests.support import Pass, Store
@@ -40,12 +39,6 @@ STALE_TYPES = ("decision", "preference", "blocker", "fact")
 def memories(shared_data: Path) -> list[dict[str, Any]]:
     lines = (shared_data / "golden_memories.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
-
-
-@pytest.fixture
-def replacements(shared_data: Path) -> list[dict[str, str]]:
-    found: list[dict[str, str]] = json.loads((shared_data / "golden_replaces.json").read_text())
-    return found
 
 
 @pytest.fixture
@@ -137,24 +130,6 @@ def test_the_second_run_of_a_real_partition_is_free_and_changes_nothing(
 
     assert again.calls == 0
     assert store.dump(*tables) == before
-
-
-def test_all_ten_decision_replacements_are_mined_before_the_cap_and_within_the_best_53(
-    store: Store,
-    partition: Partition,
-    memories: list[dict[str, Any]],
-    replacements: list[dict[str, str]],
-) -> None:
-    wanted = decision_replacements(replacements, {m["id"]: m["memory_type"] for m in memories})
-    assert len(wanted) == 10
-    pairs.select(store.database, partition, POLICY, NOW)
-    with store.database.tenant(partition.user_id) as tx:
-        due = list(pairs.due(tx, partition, POLICY))
-        # At the ADR's floor none is found: a floor does not carry over between embedding models.
-        at_adr_floor = list(pairs.due(tx, partition, Policy(conflict_floors={MINILM: 0.82})))
-    assert recall_by_rank(due, wanted, len(due)) == 1.0
-    assert recall_by_rank(due, wanted, 53) == 1.0
-    assert recall_by_rank(at_adr_floor, wanted, len(at_adr_floor)) == 0.0
 
 
 def test_importing_the_real_file_twice_adds_nothing(
