@@ -75,7 +75,7 @@ class Calls:
             for attempt in tenacity.Retrying(
                 retry=tenacity.retry_if_exception_type(GatewayUnavailable),
                 stop=out_of_time,
-                wait=_pause,
+                wait=pause,
                 sleep=partial(means.clock.sleep, until=self.stop),
                 reraise=True,
             ):
@@ -111,7 +111,7 @@ class Calls:
             raise GatewayUnavailable("Judging stopped before this call was sent.")
 
 
-def _pause(state: tenacity.RetryCallState) -> float:
+def pause(state: tenacity.RetryCallState) -> float:
     """Seconds before the next attempt: full jitter, on top of what the endpoint asked for."""
     error = state.outcome.exception() if state.outcome else None
     asked = error.retry_after if isinstance(error, GatewayUnavailable) else None

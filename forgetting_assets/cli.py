@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -20,13 +19,14 @@ from forgetting_assets.commands.console import (
     locate,
     locate_with_dagster,
     open_database,
+    run_app,
     say,
 )
 from forgetting_assets.partition import of_day, parse_day
 from forgetting_assets.store import tenants
 from resources import addresses, migrations, settings
 from resources.clock import Clock
-from resources.errors import ConfigurationError, ForgettingError, NotADemo
+from resources.errors import ConfigurationError, NotADemo
 
 app = typer.Typer(
     help="A nightly forgetting pass for agents' long-term memory. Nothing is ever deleted by it.",
@@ -42,34 +42,8 @@ app.command("mcp")(mcp.serve)
 
 
 def main() -> None:
-    """Run the command line. Errors of ours, and of usage, become one sentence each; others keep
-    their traceback."""
-    try:
-        # A command ends with 0, or with the code of the Exit that it raised.
-        sys.exit(app(standalone_mode=False))
-    except ForgettingError as error:
-        fail(str(error))
-    except typer.Abort:
-        fail("Nothing was done.")
-    except typer.TyperException as error:
-        fail(usage(error))
-
-
-def usage(error: typer.TyperException) -> str:
-    """A usage error as one sentence that ends with where the help is."""
-    said = " ".join(error.format_message().split()).rstrip(".")
-    context = getattr(error, "ctx", None)
-    if not said or context is None:
-        # A group without a command has shown its help already.
-        return said
-    return f"{said}{'' if said.endswith('?') else '.'} See `{context.command_path} --help`."
-
-
-def fail(sentence: str) -> NoReturn:
-    """Say what is wrong and end."""
-    if sentence:
-        print(sentence, file=sys.stderr)  # noqa: T201
-    sys.exit(1)
+    """Run the command line."""
+    run_app(app)
 
 
 @app.command()

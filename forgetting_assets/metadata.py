@@ -47,8 +47,13 @@ def lineage(columns: Mapping[str, Sequence[tuple[str, str]]]) -> dg.TableColumnL
 
 def preview(rows: Sequence[Mapping[str, Cell]]) -> dg.TableMetadataValue:
     """The first rows as a table. Pass ids, types and figures, never text."""
+    return table(rows[:PREVIEW_ROWS])
+
+
+def table(rows: Sequence[Mapping[str, Cell]]) -> dg.TableMetadataValue:
+    """All rows as a table. Pass ids, types and figures, never text."""
     if not rows:
         return dg.MetadataValue.table(
             [], schema=dg.TableSchema(columns=[dg.TableColumn("empty", "string")])
         )
-    return dg.MetadataValue.table([dg.TableRecord(dict(row)) for row in rows[:PREVIEW_ROWS]])
+    return dg.MetadataValue.table([dg.TableRecord(dict(row)) for row in rows])

@@ -128,6 +128,11 @@ class Settings(BaseSettings):
     forgetting_sweep_window_days: int = Field(
         7, ge=1, description="days without use before evidence may be archived"
     )
+    forgetting_golden: Path | None = Field(
+        None,
+        description="a private golden set for the bars that the UI shows; it and `recorded` beside "
+        "it stay outside the project",
+    )
     forgetting_entry_bytes: int = Field(
         10_485_760, ge=1, description="bytes that one recorded piece of evidence may have"
     )

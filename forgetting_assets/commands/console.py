@@ -1,11 +1,11 @@
-"""What the commands share: the console, the tenant they are for, and the way to the database."""
+"""What the commands share: how they end, the console, the tenant they are for, the database."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, NoReturn
 from uuid import UUID
 
 import typer
@@ -16,11 +16,42 @@ from forgetting_assets.store import tenants
 from resources import addresses, migrations, settings
 from resources.addresses import Addresses
 from resources.database import Database
-from resources.errors import ConfigurationError
+from resources.errors import ConfigurationError, ForgettingError
 
 TenantOption = Annotated[str, typer.Option("--tenant", help="The tenant's slug.")]
 
 console = Console(highlight=False)
+
+
+def run_app(app: typer.Typer) -> NoReturn:
+    """Run a command line. Errors of ours, and of usage, become one sentence each; others keep their
+    traceback."""
+    try:
+        # A command ends with 0, or with the code of the Exit that it raised.
+        sys.exit(app(standalone_mode=False))
+    except ForgettingError as error:
+        fail(str(error))
+    except typer.Abort:
+        fail("Nothing was done.")
+    except typer.TyperException as error:
+        fail(usage(error))
+
+
+def usage(error: typer.TyperException) -> str:
+    """A usage error as one sentence that ends with where the help is."""
+    said = " ".join(error.format_message().split()).rstrip(".")
+    context = getattr(error, "ctx", None)
+    if not said or context is None:
+        # A group without a command has shown its help already.
+        return said
+    return f"{said}{'' if said.endswith('?') else '.'} See `{context.command_path} --help`."
+
+
+def fail(sentence: str) -> NoReturn:
+    """Say what is wrong and end."""
+    if sentence:
+        print(sentence, file=sys.stderr)  # noqa: T201
+    sys.exit(1)
 
 
 def say(text: str) -> None:

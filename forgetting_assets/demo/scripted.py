@@ -33,10 +33,7 @@ class ScriptedGateway(Gateway):
         return True
 
     def decide(self, state: str, questions: Questions) -> Decision:
-        block = _BLOCK.search(state)
-        if block is None:
-            raise AnswerRejected("The state has no fenced block to answer from.")
-        items = {item["ref"]: item for item in json.loads(block.group(2))["items"]}
+        items = items_of(state)
         return Decision(
             model=MODEL,
             answers={
@@ -48,6 +45,14 @@ class ScriptedGateway(Gateway):
             output_tokens=2 * len(questions),
             request_id=None,
         )
+
+
+def items_of(state: str) -> dict[str, dict[str, Any]]:
+    """The items of a rendered state by ref, as a judge would read them."""
+    block = _BLOCK.search(state)
+    if block is None:
+        raise AnswerRejected("The state has no fenced block to answer from.")
+    return {item["ref"]: item for item in json.loads(block.group(2))["items"]}
 
 
 def _answer(item: Mapping[str, Any], keys: list[str]) -> dict[str, object]:

@@ -74,6 +74,7 @@ class Cli:
 
     home: Path
     environment: dict[str, str] = field(default_factory=dict)
+    program: str = "forgetting"
 
     def start(
         self, *arguments: str, stdin: int = subprocess.DEVNULL, **environment: str | None
@@ -88,7 +89,7 @@ class Cli:
             **environment,
         }
         return subprocess.Popen(
-            [BIN / "forgetting", *arguments],
+            [BIN / self.program, *arguments],
             env={name: value for name, value in given.items() if value is not None},
             cwd=self.home,
             stdin=stdin,

@@ -33,6 +33,7 @@ ASSETS = (
     "archival_sweep",
     "memory_health",
 )
+OF_THE_EVAL = ("calibration_fixture", "judge_evaluation", "judge_thresholds", "judge_drift")
 TENANTS = ("acme", "globex")
 KEYS = [f"{DAY}|{slug}" for slug in TENANTS]
 
@@ -145,6 +146,11 @@ query { assetNodeOrError(assetKey: {path: ["stale_candidates"]}) {
   ... on AssetNode { partitionKeysByDimension { name partitionKeys } }
 } }
 """
+LOCATIONS = """
+query { workspaceOrError { ... on Workspace { locationEntries {
+  name loadStatus locationOrLoadError { __typename }
+} } } }
+"""
 BACKFILL = """
 query Backfill($id: String!) {
   partitionBackfillOrError(backfillId: $id) {
@@ -180,6 +186,18 @@ def test_a_backfill_through_the_ui_runs_in_the_daemon_and_an_interrupt_leaves_no
     assert set(info) >= {"dagster_version", "dagster_webserver_version"}
     assert dev.get("/").status_code == 200
 
+    def located() -> dict[str, str] | None:
+        """Both code locations, and what loading them came to."""
+        entries = dev.ask(LOCATIONS)["workspaceOrError"].get("locationEntries", [])
+        if any(each["loadStatus"] == "LOADING" for each in entries) or not entries:
+            return None
+        return {each["name"]: each["locationOrLoadError"]["__typename"] for each in entries}
+
+    assert dev.until("the code locations", located) == {
+        "forgetting_assets.definitions": "RepositoryLocation",
+        "eval.definitions": "RepositoryLocation",
+    }
+
     def known() -> list[str] | None:
         found = dev.ask(KNOWN)["assetNodeOrError"].get("partitionKeysByDimension", [])
         keys = {each["name"]: each["partitionKeys"] for each in found}
@@ -209,7 +227,7 @@ def test_a_backfill_through_the_ui_runs_in_the_daemon_and_an_interrupt_leaves_no
     assert sorted(partitions) == KEYS, "one run a partition"
 
     shown = {node["assetKey"]["path"][0]: node for node in dev.ask(CHECKS % quoted())["assetNodes"]}
-    assert set(shown) >= set(ASSETS)
+    assert set(shown) >= {*ASSETS, *OF_THE_EVAL}
     for asset in ASSETS:
         materialized = shown[asset]["assetMaterializations"]
         assert sorted(each["partition"] for each in materialized) == KEYS

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import typer
 
+from eval.cli import app as evaluation
+from eval.fixture import EvalItem
 from forgetting_assets.cli import app
 from forgetting_assets.definitions import build_defs
 from forgetting_assets.importing import MemoryRecord
@@ -17,8 +19,8 @@ from resources.settings import PROJECT, Settings
 PAGES = sorted([PROJECT / "README.md", *(PROJECT / "docs").rglob("*.md")])
 
 
-def commands() -> set[str]:
-    root = typer.main.get_command(app)
+def commands(of: typer.Typer = app) -> set[str]:
+    root = typer.main.get_command(of)
     found = set()
     for name, command in root.commands.items():  # type: ignore[attr-defined]
         found.add(name)
@@ -35,6 +37,28 @@ def test_every_command_in_the_documents_exists(page: Path) -> None:
         assert first in known, f"{page.name} names `forgetting {first}`"
         if any(command.startswith(f"{first} ") for command in known) and second:
             assert f"{first} {second}" in known, f"{page.name}: `forgetting {first} {second}`"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_of_the_eval_in_the_documents_exists(page: Path) -> None:
+    known = commands(evaluation)
+    named = re.findall(
+        r"forgetting-eval ([a-z-]+)(?: (freeze|check))?", page.read_text(encoding="utf-8")
+    )
+    for first, second in named:
+        assert " ".join(filter(None, (first, second))) in known, f"{page.name}: {first} {second}"
+
+
+def test_the_eval_page_lists_every_command_and_every_field_of_an_item() -> None:
+    page = (PROJECT / "docs" / "eval.md").read_text(encoding="utf-8")
+    for command in commands(evaluation) - {"golden"}:
+        assert f"`{command}" in page, command
+    section = page.split("## A private golden set")[1].split("\n## ")[0]
+    fields = set(re.findall(r"^\| ([a-z_]+) \| ", section, re.MULTILINE))
+    assert fields - {"field"} == {*EvalItem.model_fields, "now"} - {"memory", "newer"}
+    example = json.loads(page.split("```json\n")[1].split("\n```")[0])
+    (item,) = example["items"]
+    assert EvalItem.model_validate(item).label == "supersede"
 
 
 def test_the_documents_name_commands_at_all() -> None:

@@ -65,6 +65,7 @@ def test_the_defaults_are_the_adrs_starting_values() -> None:
         "forgetting_batch_items": 12,
         "forgetting_sweep_batch": 500,
         "forgetting_sweep_window_days": 7,
+        "forgetting_golden": None,
         "forgetting_entry_bytes": 10_485_760,
     }
 
@@ -108,6 +109,7 @@ GIVEN: dict[str, tuple[str, object]] = {
     "FORGETTING_BATCH_ITEMS": ("1", 1),
     "FORGETTING_SWEEP_BATCH": ("0", 0),
     "FORGETTING_SWEEP_WINDOW_DAYS": ("1", 1),
+    "FORGETTING_GOLDEN": ("/golden/items.json", Path("/golden/items.json")),
     "FORGETTING_ENTRY_BYTES": ("1000", 1000),
 }
 
