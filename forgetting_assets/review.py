@@ -21,6 +21,8 @@ ACTOR = "forgetting_review"
 EPISODIC = ("event", "note")
 CLOSING: frozenset[RefusalReason] = frozenset({"changed", "gone", "episodic", "touched"})
 """Why a proposal can never be applied: it is closed, so that nobody meets it again."""
+STAYS_OPEN: frozenset[RefusalReason] = frozenset({"no_embedding", "no_verdict", "not_yet"})
+"""Why a proposal cannot be applied now: it is open all the same."""
 
 Action = Literal["archive", "supersede", "conflict"]
 MemoryType = Literal["decision", "preference", "blocker", "fact"]
@@ -114,13 +116,20 @@ def accept(
     """
     with database.tenant(user_id, exclusive=True) as tx:
         proposal = _lock(tx, proposal_id)
+        if proposal.verdict_id is None:
+            raise ReviewRefused(
+                f"Nothing tells what the judge of proposal {proposal_id} saw, as it has no verdict "
+                "of this pass, so it cannot be applied. It stays open: reject it, or decide it "
+                "with the program that wrote it.",
+                "no_verdict",
+            )
         sides = _lock_sides(tx, proposal)
         refused = _refuse_types(proposal, sides)
         if refused is None:
             if _superseded_already(tx, proposal):
                 _decide(tx, proposal_id, "applied", now, batch_id)
                 return 0
-            refused = _refuse_sides(tx, proposal, sides)
+            refused = _refuse_sides(tx, proposal, sides, now)
         if refused is None:
             return _apply(tx, proposal, sides[proposal.memory_id].updated_at, now, batch_id)
         if refused.reason in CLOSING:
@@ -167,21 +176,40 @@ def reject(
         _decide(tx, proposal_id, "rejected", now, batch_id)
 
 
-def undo(database: Database, user_id: UUID, proposal_id: UUID, now: datetime) -> int:
+def undo(
+    database: Database,
+    user_id: UUID,
+    proposal_id: UUID,
+    now: datetime,
+    batch_id: UUID | None = None,
+) -> int:
     """Take the last decision on a proposal back; how many memories are as they were before it.
 
     The memory's row becomes byte for byte what it was, the edge of a supersede goes, the audit
     trail stays and tells of both, and the proposal is open again. Raises ReviewRefused, and changes
-    nothing, when something that came later depends on the decision.
+    nothing, when something that came later depends on the decision, or when it is not one of
+    ``batch_id``.
+
+    A memory that was filed as an event or a note since is not byte for byte what it was: it gets
+    its attention and its time back and stays filed as it is, and the proposal is closed. Nothing
+    but another text of it, or the same text elsewhere, keeps it from that: it may not stay ended.
     """
     with database.tenant(user_id, exclusive=True) as tx:
         decided = _lock_decided(tx, proposal_id)
-        as_judged = _require_undoable(tx, decided)
+        if batch_id and decided.batch_id != batch_id:
+            raise ReviewRefused(
+                f"Proposal {proposal_id} was decided elsewhere since, so that decision stays.",
+                "decided",
+            )
+        # Both sides are locked, so that they stay what they are found to be.
+        sides = _lock_sides(tx, decided)
+        is_episodic = sides[decided.memory_id].memory_type in EPISODIC
+        _require_undoable(tx, decided, sides, is_episodic)
         if decided.memories_changed:
-            _restore(tx, decided)
+            _restore(tx, decided, is_episodic)
             _audit(tx, decided, "revise", now, undone=decided.action)
         # What is of another type now, an event or a commitment, is proposed for nothing.
-        if as_judged:
+        if _refuse_types(decided, sides) is None:
             tx.run(QUERIES["reopen_proposal"], id=proposal_id)
         else:
             tx.run(QUERIES["close_overtaken"], id=proposal_id, now=now)
@@ -200,14 +228,15 @@ def undo(database: Database, user_id: UUID, proposal_id: UUID, now: datetime) ->
 
 def require_open(database: Database, user_id: UUID, ids: Sequence[UUID]) -> None:
     """Raise ReviewRefused unless every proposal is open: a slip in a list decides nothing of it."""
-    with database.tenant(user_id) as tx:
+    # Under the tenant's lock: rows locked in the order named would else deadlock with a pass.
+    with database.tenant(user_id, exclusive=True) as tx:
         for id_ in ids:
             _lock(tx, id_)
 
 
 def require_decided(database: Database, user_id: UUID, ids: Sequence[UUID]) -> None:
     """Raise ReviewRefused unless every proposal has a decision that can be undone."""
-    with database.tenant(user_id) as tx:
+    with database.tenant(user_id, exclusive=True) as tx:
         for id_ in ids:
             _lock_decided(tx, id_)
 
@@ -247,12 +276,15 @@ def _decide(
     )
 
 
-def _require_undoable(tx: TenantTransaction, decided: sa.Row[Any]) -> bool:
-    """Nothing that came later stands on the decision; are the sides of the type judged still?"""
-    # Both sides are locked, so that they stay what they are found to be.
-    sides = _lock_sides(tx, decided)
-    as_judged = all(side.memory_type == decided.memory_type for side in sides.values())
-    contradicting = tx.first(
+def _require_undoable(
+    tx: TenantTransaction,
+    decided: sa.Row[Any],
+    sides: Mapping[UUID, sa.Row[Any]],
+    is_episodic: bool,
+) -> None:
+    """Raise ReviewRefused when something that came later stands on the decision."""
+    # What is episodic is proposed for nothing again, so no other proposal is beside it.
+    contradicting = not is_episodic and tx.first(
         QUERIES["find_contradicting"],
         id=decided.id,
         memory_id=decided.memory_id,
@@ -264,9 +296,9 @@ def _require_undoable(tx: TenantTransaction, decided: sa.Row[Any]) -> bool:
             "depends",
         )
     if not decided.memories_changed:
-        return as_judged
+        return
     newer = sides.get(decided.related_memory_id)
-    if decided.action == "supersede" and not (newer and newer.is_live):
+    if decided.action == "supersede" and not is_episodic and not (newer and newer.is_live):
         raise ReviewRefused(
             f"Memory {decided.related_memory_id}, which took its place, is no longer live itself: "
             "undo that first.",
@@ -279,26 +311,31 @@ def _require_undoable(tx: TenantTransaction, decided: sa.Row[Any]) -> bool:
         raise ReviewRefused(
             f"Memory {twin.id} says exactly the same meanwhile, so both cannot stand.", "depends"
         )
-    return as_judged
 
 
-def _restore(tx: TenantTransaction, decided: sa.Row[Any]) -> None:
-    restored = tx.run(
-        QUERIES["restore_memory"],
-        id=decided.memory_id,
-        action=decided.action,
-        content_hash=decided.memory_content_hash,
-        freshness=decided.memory_freshness,
-        decided_at=decided.decided_at,
-        updated_at_before=decided.updated_at_before,
-    )
+def _restore(tx: TenantTransaction, decided: sa.Row[Any], is_episodic: bool) -> None:
+    judged = {"id": decided.memory_id, "content_hash": decided.memory_content_hash}
+    accepted = {"action": decided.action, "decided_at": decided.decided_at}
+    if is_episodic:
+        restored = tx.run(QUERIES["restore_episodic"], **judged, **accepted)
+    else:
+        restored = tx.run(
+            QUERIES["restore_memory"],
+            **judged,
+            **accepted,
+            freshness=decided.memory_freshness,
+            updated_at_before=decided.updated_at_before,
+        )
     if restored != 1:
         raise ReviewRefused(
             f"Memory {decided.memory_id} was changed or reviewed since it was decided, so undoing "
             "would lose that. Nothing was changed.",
             "depends",
         )
-    if decided.action == "supersede" and tx.one(QUERIES["remove_edge"], id=decided.id).removed != 1:
+    if decided.action != "supersede":
+        return
+    removed = tx.one(QUERIES["remove_edge"], id=decided.id).removed
+    if removed != 1 and not is_episodic:
         raise ReviewRefused(
             f"The edge that accepting {decided.id} wrote is not there any more, so it cannot be "
             "taken back. Nothing was changed.",
@@ -314,7 +351,10 @@ def _lock(tx: TenantTransaction, proposal_id: UUID) -> sa.Row[Any]:
     if proposal.status == "proposed":
         return proposal
     if proposal.ended_at is None:
-        how = f"was never open: it was written as dismissed on {_moment(proposal.created_at)}"
+        # Dismissed from the first, or withdrawn by a release that kept no record of it.
+        how = (
+            f"of {_moment(proposal.created_at)} is {proposal.status}; when and why is not recorded"
+        )
     else:
         as_ = f" as {proposal.closed}" if proposal.status == "dismissed" else ""
         how = f"was {proposal.status}{as_} on {_moment(proposal.ended_at)}"
@@ -365,14 +405,14 @@ def _refuse_types(proposal: sa.Row[Any], sides: Mapping[UUID, sa.Row[Any]]) -> R
     for side in sides.values():
         if side.memory_type in EPISODIC:
             return _never(proposal, f"Memory {side.id} is episodic now", "episodic")
-        # An item is of one type: the related memory has the subject's.
-        if side.memory_type != proposal.memory_type:
+        # An item is of one type: the related memory has the subject's. Without a verdict, any.
+        if proposal.memory_type not in (None, side.memory_type):
             return _never(proposal, f"Memory {side.id} is of another type now", "changed")
     return None
 
 
 def _refuse_sides(
-    tx: TenantTransaction, proposal: sa.Row[Any], sides: Mapping[UUID, sa.Row[Any]]
+    tx: TenantTransaction, proposal: sa.Row[Any], sides: Mapping[UUID, sa.Row[Any]], now: datetime
 ) -> ReviewRefused | None:
     """Refuse unless both sides are live and exactly what the judge saw."""
     seen = {
@@ -396,6 +436,14 @@ def _refuse_sides(
             f"place could not be found. Proposal {proposal.id} stays open: reject it, or accept it "
             "when the memory has one.",
             "no_embedding",
+        )
+    valid_from = sides[proposal.memory_id].valid_from
+    if proposal.action == "supersede" and valid_from > now:
+        return ReviewRefused(
+            f"Memory {proposal.memory_id} is not valid before {_moment(valid_from)}, so its "
+            f"validity cannot end now. Proposal {proposal.id} stays open: reject it, or accept it "
+            "then.",
+            "not_yet",
         )
     return None
 

@@ -53,9 +53,10 @@ def show_whole(row: Mapping[str, Any], now: datetime) -> None:
     if row["related_memory_id"]:
         say(f"Similarity now: {_similarity(row)}")
     say("\nWhat the judge made of it")
+    topics = row["newer_topics"]  # none where another program wrote the proposal
     for key, probability in sorted(row["probabilities"].items(), key=lambda each: -each[1]):
         answer, _, place = key.partition(":n")
-        of = f"  {row['newer_topics'][int(place)]}" if place else ""
+        of = f"  {topics[int(place)]}" if place.isdecimal() and int(place) < len(topics) else ""
         say(f"  {answer:<15} {probability:>5.2f} {'█' * round(probability * 30)}{of}")
     if row["earlier"]:
         say("\nWhat it said about the memory before")

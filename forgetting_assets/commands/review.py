@@ -13,7 +13,7 @@ from forgetting_assets.commands import proposals, walk
 from forgetting_assets.commands.console import TenantOption, confirm, open_tenant, say
 from forgetting_assets.review import Action, Filters, MemoryType, Sort
 from resources.clock import Clock
-from resources.errors import ReviewRefused
+from resources.errors import ForgettingError, ReviewRefused, StoreRefused
 
 app = typer.Typer(help="Decide the proposals that wait for a human.", no_args_is_help=True)
 
@@ -115,6 +115,7 @@ def review_walk(
             walked.go()
         finally:
             # Whatever ends it, what was decided can be taken back.
+            walked.look_again()
             say(f"\n{walked.sum_up()}{_way_back(walked.batch, tenant) if walked.decided else ''}")
 
 
@@ -125,10 +126,10 @@ def review_accept(tenant: TenantOption, ids: ProposalIds = None, yes: YesOption 
     with open_tenant(tenant) as (database, user_id):
         review.require_open(database, user_id, named)
         _confirm("Accept", named, "proposals", yes)
+        back = _way_back(batch, tenant) if len(named) > 1 else ""
         changed = _each(
-            named, lambda id_: review.accept(database, user_id, id_, Clock().now(), batch)
+            named, lambda id_: review.accept(database, user_id, id_, Clock().now(), batch), back
         )
-    back = _way_back(batch, tenant) if len(named) > 1 else ""
     say(f"Applied. Memories changed: {changed}.{back}")
 
 
@@ -139,8 +140,8 @@ def review_reject(tenant: TenantOption, ids: ProposalIds = None, yes: YesOption 
     with open_tenant(tenant) as (database, user_id):
         review.require_open(database, user_id, named)
         _confirm("Reject", named, "proposals", yes)
-        _each(named, lambda id_: review.reject(database, user_id, id_, Clock().now(), batch))
-    back = _way_back(batch, tenant) if len(named) > 1 else ""
+        back = _way_back(batch, tenant) if len(named) > 1 else ""
+        _each(named, lambda id_: review.reject(database, user_id, id_, Clock().now(), batch), back)
     say(f"Rejected: no memory changed.{back}")
 
 
@@ -162,7 +163,9 @@ def review_undo(
         named = review.of_batch(database, user_id, batch) if batch else _named(ids)
         review.require_decided(database, user_id, named)
         _confirm("Undo", named, "decisions", yes)
-        changed = _each(named, lambda id_: review.undo(database, user_id, id_, Clock().now()))
+        changed = _each(
+            named, lambda id_: review.undo(database, user_id, id_, Clock().now(), batch)
+        )
     say(f"Undone. Memories restored: {changed}.")
 
 
@@ -180,22 +183,25 @@ def _confirm(verb: str, ids: Sequence[UUID], what: str, yes: bool) -> None:
         confirm(f"{verb} {len(ids)} {what}?", yes)
 
 
-def _each(ids: Sequence[UUID], decide: Callable[[UUID], int | None]) -> int:
+def _each(ids: Sequence[UUID], decide: Callable[[UUID], int | None], back: str = "") -> int:
     """Decide each proposal by itself; how many memories changed.
 
     A memory that changed since the verdict does not keep the others from being decided. Raises
-    ReviewRefused with every reason when some were refused.
+    ForgettingError with every reason when some were refused, and with the way ``back`` when others
+    were not.
     """
-    changed, refused = 0, list[ReviewRefused]()
+    changed, refused = 0, list[str]()
     for id_ in ids:
         try:
             changed += decide(id_) or 0
         except ReviewRefused as refusal:
-            refused.append(refusal)
+            refused.append(str(refusal))
+        except StoreRefused as refusal:
+            refused.append(f"Proposal {id_} was not decided: {refusal}")
     if refused:
         done = len(ids) - len(refused)
-        others = [f"The other {done} are done."] if done else []
-        raise ReviewRefused(" ".join([*map(str, refused), *others]), refused[0].reason)
+        others = [f"The other {done} are done.{back}"] if done else []
+        raise ForgettingError(" ".join([*refused, *others]))
     return changed
 
 

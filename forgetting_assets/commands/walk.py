@@ -16,7 +16,7 @@ from forgetting_assets.commands import proposals
 from forgetting_assets.commands.console import say
 from resources.clock import Clock
 from resources.database import Database
-from resources.errors import ReviewRefused
+from resources.errors import ReviewRefused, StoreRefused
 
 KEYS = "a accept, r reject, s skip, u undo the last one, q quit"
 Outcome = Literal["accepted", "rejected"]
@@ -58,6 +58,16 @@ class Walk:
                 self.skipped += 1
             else:
                 self._decide(id_, key)
+
+    def look_again(self) -> None:
+        """Forget what somebody else undid or decided again: only what stands is this walk's."""
+        try:
+            standing = review.of_batch(self.database, self.user_id, self.batch)
+        except ReviewRefused:
+            standing = []
+        except StoreRefused:  # nobody can tell: what was decided is still named
+            return
+        self.decided = [each for each in self.decided if each[0] in standing]
 
     def sum_up(self) -> str:
         """What stands of the walk's decisions, and what is left of its proposals."""
@@ -102,7 +112,7 @@ class Walk:
                 say("Rejected: no memory changed.")
         except ReviewRefused as refusal:
             say(str(refusal))
-            if refusal.reason == "no_embedding":
+            if refusal.reason in review.STAYS_OPEN:
                 self.refused += 1
 
     def _undo(self) -> UUID | None:
@@ -112,9 +122,10 @@ class Walk:
             return None
         id_, outcome = self.decided[-1]
         try:
-            review.undo(self.database, self.user_id, id_, self.clock.now())
+            review.undo(self.database, self.user_id, id_, self.clock.now(), self.batch)
         except ReviewRefused as refusal:
             say(str(refusal))
+            self.look_again()
             return None
         self.decided.pop()
         say(f"Undone: it is not {outcome} any more.")

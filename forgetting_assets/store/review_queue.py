@@ -13,10 +13,10 @@ CATALOG = sql.load("catalog")
 
 
 def count(database: Database, user_id: UUID) -> dict[str, int | None]:
-    """How many proposals of each kind are open; None where there is no table of them to read."""
+    """How many proposals of each kind are open; None where they cannot be counted."""
     with database.tenant(user_id) as tx:
         return {
-            row.kind: tx.one(QUERIES[f"count_{row.kind}"]).waiting if row.is_there else None
+            row.kind: tx.one(QUERIES[f"count_{row.kind}"]).waiting if row.can_be_counted else None
             for row in tx.rows(CATALOG["find_review_queues"])
         }
 

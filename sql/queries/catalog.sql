@@ -12,9 +12,19 @@ WHERE a.attrelid = CAST(:table_name AS regclass) AND a.attnum > 0 AND NOT a.atti
 ORDER BY a.attnum;
 
 -- name: find_review_queues
--- Which tables of proposals there are that this role may read. Some come with other releases of a store.
+-- Which tables of proposals this role can count: it may read them, and they have the columns that
+-- counting asks for. Some come with other releases of a store.
 SELECT
     q.kind,
     coalesce(has_table_privilege(to_regclass('public.' || q.kind || '_proposals'), 'SELECT'), FALSE)
-        AS is_there
+    AND (
+        SELECT count(*) = 2
+        FROM pg_attribute AS a
+        WHERE
+            a.attrelid = to_regclass('public.' || q.kind || '_proposals') AND NOT a.attisdropped
+            AND (
+                (a.attname = 'user_id' AND a.atttypid = CAST('uuid' AS regtype))
+                OR a.attname = 'status'
+            )
+    ) AS can_be_counted
 FROM unnest(ARRAY['consolidation', 'fact', 'resolution', 'retention']) AS q (kind);

@@ -39,10 +39,11 @@ WHERE
 
 -- name: collapse_in_retention_proposals
 -- No open proposal of the tenant names an event or a note, and no applied one ended one, in any
--- partition.
+-- partition. The reason names the way out.
 SELECT
     m.id,
-    'of type ' || m.memory_type || ', and named by a proposal that is ' || p.status AS reason
+    'of type ' || m.memory_type || ', and named by a proposal that is ' || p.status
+    || CASE p.status WHEN 'applied' THEN ': undo' ELSE ': reject' END || ' proposal ' || p.id AS reason
 FROM retention_proposals AS p
 INNER JOIN memories AS m
     ON

@@ -121,12 +121,12 @@ SELECT
         LIMIT 1
     ) AS closed
 FROM retention_proposals AS p
-INNER JOIN forgetting.judged_verdicts AS v ON p.user_id = v.user_id AND p.id = v.id
+LEFT JOIN forgetting.judged_verdicts AS v ON v.user_id = :user_id AND p.id = v.id
 INNER JOIN forgetting.judged_verdicts AS e ON p.user_id = e.user_id AND p.memory_id = e.memory_id
 LEFT JOIN retention_proposals AS q ON e.user_id = q.user_id AND e.id = q.id
 WHERE
-    p.user_id = :user_id AND v.user_id = :user_id AND e.user_id = :user_id
-    AND p.id = :id AND e.id <> p.id AND e.judged_at <= v.judged_at
+    p.user_id = :user_id AND e.user_id = :user_id
+    AND p.id = :id AND e.id <> p.id AND e.judged_at <= coalesce(v.judged_at, p.created_at)
 ORDER BY e.judged_at DESC, e.id DESC
 LIMIT 10;
 
@@ -149,7 +149,7 @@ ORDER BY happened_at, id;
 
 -- name: lock_proposal
 -- A proposal in any status, locked for a decision, with what the judge saw of both sides and why it
--- was closed where it was.
+-- was closed where it was. Another program may have written it: then there is no verdict.
 SELECT
     p.id,
     p.action,
@@ -159,13 +159,14 @@ SELECT
     p.created_at,
     coalesce(p.decided_at, c.closed_at) AS ended_at,
     c.reason AS closed,
+    v.id AS verdict_id,
     v.memory_type,
     v.memory_content_hash,
     v.memory_freshness,
     v.related_content_hash,
     v.related_freshness
 FROM retention_proposals AS p
-INNER JOIN forgetting.judged_verdicts AS v ON p.user_id = v.user_id AND p.id = v.id
+LEFT JOIN forgetting.judged_verdicts AS v ON v.user_id = :user_id AND p.id = v.id
 LEFT JOIN LATERAL (
     SELECT
         x.reason,
@@ -175,7 +176,7 @@ LEFT JOIN LATERAL (
     ORDER BY x.id DESC
     LIMIT 1
 ) AS c ON TRUE
-WHERE p.user_id = :user_id AND v.user_id = :user_id AND p.id = :id
+WHERE p.user_id = :user_id AND p.id = :id
 FOR UPDATE OF p;
 
 -- name: find_touching
@@ -215,6 +216,7 @@ SELECT
     m.content_hash,
     m.status = 'active' AND m.valid_to IS NULL AS is_live,
     m.embedding IS NOT NULL AS has_vector,
+    m.valid_from,
     m.updated_at,
     greatest(m.updated_at, m.last_reviewed_at) AS freshness
 FROM memories AS m
@@ -281,13 +283,15 @@ SELECT
     v.memory_type,
     v.memory_content_hash,
     v.memory_freshness,
+    d.batch_id,
     d.decision,
     d.memories_changed,
     d.updated_at_before
 FROM retention_proposals AS p
-INNER JOIN forgetting.judged_verdicts AS v ON p.user_id = v.user_id AND p.id = v.id
+LEFT JOIN forgetting.judged_verdicts AS v ON v.user_id = :user_id AND p.id = v.id
 LEFT JOIN LATERAL (
     SELECT
+        x.batch_id,
         x.decision,
         x.memories_changed,
         x.updated_at_before
@@ -297,7 +301,7 @@ LEFT JOIN LATERAL (
     LIMIT 1
 ) AS d ON TRUE
 WHERE
-    p.user_id = :user_id AND v.user_id = :user_id AND p.id = :id
+    p.user_id = :user_id AND p.id = :id
     AND p.status IN ('applied', 'rejected')
 FOR UPDATE OF p;
 
@@ -352,6 +356,17 @@ WHERE
         (:action = 'archive' AND status = 'archived' AND valid_to IS NULL)
         OR (:action = 'supersede' AND status = 'active' AND valid_to = :decided_at)
     );
+
+-- name: restore_episodic
+-- Give a memory that is episodic now back what accepting took of its attention and its time. When it
+-- was filed anew, and all that came with it, stays.
+UPDATE memories
+SET
+    status = CASE :action WHEN 'archive' THEN 'active' ELSE status END,
+    valid_to = nullif(
+        valid_to, CASE :action WHEN 'supersede' THEN CAST(:decided_at AS timestamptz) END
+    )
+WHERE user_id = :user_id AND id = :id AND content_hash = :content_hash;
 
 -- name: remove_edge
 -- Take back the edge that accepting the supersede wrote.

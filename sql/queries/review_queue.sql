@@ -11,13 +11,13 @@ WHERE p.user_id = :user_id AND p.status = 'proposed';
 -- Open proposals of facts.
 SELECT count(*) AS waiting
 FROM public.fact_proposals AS p
-WHERE p.user_id = :user_id AND p.status = 'proposed';
+WHERE p.user_id = :user_id AND CAST(p.status AS text) = 'proposed';
 
 -- name: count_resolution
 -- Open proposals to resolve a blocker or a commitment.
 SELECT count(*) AS waiting
 FROM public.resolution_proposals AS p
-WHERE p.user_id = :user_id AND p.status = 'proposed';
+WHERE p.user_id = :user_id AND CAST(p.status AS text) = 'proposed';
 
 -- name: count_retention
 -- Open proposals of the forgetting pass.

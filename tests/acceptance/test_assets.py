@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
@@ -823,6 +824,7 @@ UNLOGGED = """
     UPDATE evidence SET archived_at = new.archived_at, archived_run_date = new.run_date
     WHERE archived_at IS NULL
 """
+UUID_IN_TEXT = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 PLANTED = {
     "conflict_pairs": (COLLAPSE, reclassify("newer_id"), "of type note, and a side of a pair"),
     "stale_candidates": (
@@ -834,7 +836,7 @@ PLANTED = {
     "retention_proposals": (
         COLLAPSE,
         reclassify("memory_id"),
-        "of type note, and named by a proposal that is proposed",
+        "of type note, and named by a proposal that is proposed: reject proposal ID",
     ),
     "archival_sweep": (
         COLLAPSE,
@@ -881,7 +883,7 @@ def test_a_violation_fails_the_run_at_the_blocking_check_and_nothing_after_it_ru
     assert (row["user_id"], row["run_date"], row["run_id"]) == (acme, DAY, result.run_id)
     assert (row["asset"], row["check_name"]) == (asset, check)
     assert sorted(f"{each['id']}: {each['reason']}" for each in row["reasons"]) == sorted(reasons)
-    assert {each["reason"] for each in row["reasons"]} == {reason}
+    assert {UUID_IN_TEXT.sub("ID", each["reason"]) for each in row["reasons"]} == {reason}
     known = store.rows("SELECT id FROM memories UNION ALL SELECT id FROM evidence")
     assert {UUID(each["id"]) for each in row["reasons"]} <= {each["id"] for each in known}
 

@@ -681,9 +681,53 @@ def test_decisions_are_undone_one_by_one_or_as_a_batch(inside: Inside, store: St
     some = cli("review", "accept", *ids[1:], ids[1], *of_acme, "--yes")
     assert some.code == 1
     assert "was changed or reviewed since" in some.err
-    assert "The other 1 are done." in some.err
+    assert "The other 1 are done. All back: forgetting review undo --batch" in some.err
+    back = some.err.split("forgetting ")[-1].split()
+    assert cli.good(*back).out == "Undone. Memories restored: 1.\n"
     assert "not both" in cli.sentence("review", "undo", *of_acme)
     assert "not both" in cli.sentence("review", "undo", ids[0], "--batch", batch, *of_acme)
+
+
+def test_what_the_database_refuses_keeps_no_other_from_being_decided(
+    inside: Inside, store: Store
+) -> None:
+    cli, acme = inside, store.tenant("acme")
+    ids = [
+        str(record_verdict(store, acme, store.memory(acme), verdict="archive", proposal="proposed"))
+        for _ in range(3)
+    ]
+    # A blocker may not be archived, whatever a verdict says.
+    store.execute(
+        "UPDATE memories SET memory_type = 'blocker' WHERE id = "
+        "(SELECT memory_id FROM retention_proposals WHERE id = :id)",
+        id=ids[1],
+    )
+    store.execute(
+        "UPDATE forgetting.judged_verdicts SET memory_type = 'blocker' WHERE id = :id", id=ids[1]
+    )
+    some = cli("review", "accept", *ids, "--tenant", "acme", "--yes")
+    assert some.code == 1
+    assert f"Proposal {ids[1]} was not decided: The database refused a statement" in some.err
+    assert "The other 2 are done. All back: forgetting review undo --batch" in some.err
+    back = some.err.split("forgetting ")[-1].split()
+    assert cli.good(*back, "--yes").out == "Undone. Memories restored: 2.\n"
+    assert "All back" not in cli.sentence("review", "accept", ids[1], "--tenant", "acme")
+
+
+def test_a_proposal_of_another_program_is_shown_and_rejected(inside: Inside, store: Store) -> None:
+    cli, acme = inside, store.tenant("acme")
+    memory = store.memory(acme)
+    id_ = str(record_verdict(store, acme, memory, verdict="archive", proposal="proposed"))
+    store.execute("DELETE FROM forgetting.judged_verdicts")
+    store.execute(
+        "UPDATE retention_proposals SET probabilities = CAST(:given AS jsonb)",
+        given='{"archive": 0.9, "supersede:n0": 0.08, "supersede:newer": 0.02}',
+    )
+    shown = cli.good("review", "show", id_, "--tenant", "acme").out
+    assert re.search(r"^  supersede +0\.08 ", shown, re.MULTILINE)
+    said = cli.sentence("review", "accept", id_, "--tenant", "acme")
+    assert "It stays open: reject it" in said
+    cli.good("review", "reject", id_, "--tenant", "acme")
 
 
 def test_archived_evidence_comes_back_by_its_ids(cli: Cli, store: Store) -> None:

@@ -351,6 +351,30 @@ def test_queues_of_another_release_are_counted_where_there_are_any(
     assert counts == {"consolidation": 0, "fact": 2, "resolution": None, "retention": 0}
 
 
+@pytest.mark.parametrize("columns", ["user_id uuid, state text", "user_id text, status text"])
+def test_a_queue_that_cannot_be_counted_takes_no_answer_away(
+    server: Server, store: Store, columns: str
+) -> None:
+    mine = queue(store)
+    store.execute(f"CREATE TABLE fact_proposals ({columns})")
+    store.execute("CREATE TABLE resolution_proposals (user_id uuid, status integer)")
+    for kind in ("fact", "resolution"):
+        store.execute(f"ALTER TABLE {kind}_proposals ENABLE ROW LEVEL SECURITY")
+        store.execute(f"ALTER TABLE {kind}_proposals FORCE ROW LEVEL SECURITY")
+        store.execute(f"GRANT SELECT ON {kind}_proposals TO forgetting_runtime")
+    answer = server.ask(
+        "review_proposals", "--write", operation="accept", ids=[str(mine["archive"])]
+    )
+    assert not answer.failed, answer.text
+    assert answer.data["counts"] == {
+        "consolidation": 0,
+        "fact": None,
+        "resolution": 0,
+        "retention": 1,
+    }
+    assert answer.data["batch_id"] is not None
+
+
 def test_health_is_the_tenants_or_a_sessions(server: Server, store: Store) -> None:
     acme, globex = store.tenant(), store.tenant("globex")
     memory = store.memory(acme, MARKER, age=400)

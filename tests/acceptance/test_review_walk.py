@@ -281,6 +281,42 @@ def test_what_somebody_else_decided_meanwhile_is_passed_over_with_a_line(
     assert "Accepted: 0. Rejected: 0. Skipped: 1. Left: 0." in said
 
 
+def test_a_walk_undoes_and_counts_its_own_decisions_alone(cli: Cli, queue: Queue) -> None:  # noqa: F811
+    now, store = datetime.now(UTC), queue.store
+    with on_terminal(cli, *WALK) as walk:
+        for key in "aar":
+            walk.press(key)
+        walk.until(PROMPT)
+        for id_ in queue.ids[1:3]:
+            review.undo(store.database, queue.user_id, id_, now)
+        review.accept(store.database, queue.user_id, queue.ids[2], now)
+        walk._read -= len(PROMPT)
+        walk.press("u")
+        assert f"Proposal {queue.ids[2]} was decided elsewhere since" in walk.press("u")
+        shown = walk.press("q")
+        code, said = walk.end()
+    assert code == 0
+    assert f"Proposal {queue.ids[0]}, 2 to go" in shown, "the last one that stands is undone"
+    assert "Accepted: 0. Rejected: 0. Skipped: 0. Left: 2." in said
+    assert "All back" not in said
+    assert queue.statuses() == ["proposed", "proposed", "applied", "proposed"]
+
+
+def test_the_summary_has_what_stands_of_the_walk(cli: Cli, queue: Queue) -> None:  # noqa: F811
+    now, store = datetime.now(UTC), queue.store
+    with on_terminal(cli, *WALK) as walk:
+        walk.press("a")
+        walk.press("a")
+        walk.until(PROMPT)
+        review.undo(store.database, queue.user_id, queue.ids[0], now)
+        walk._read -= len(PROMPT)
+        walk.press("q")
+        code, said = walk.end()
+    assert code == 0
+    assert "Accepted: 1. Rejected: 0. Skipped: 0. Left: 2." in said
+    assert cli.good(*way_back(said), "--yes").out == "Undone. Memories restored: 1.\n"
+
+
 def test_memory_text_is_shown_in_the_walk_and_never_interpreted(cli: Cli, store: Store) -> None:  # noqa: F811
     acme = store.tenant("acme")
     memory = store.memory(acme, "[bold]seen\x1b[8mhidden\u202e[/nothing]", topic="[red]top\x1b[2K")

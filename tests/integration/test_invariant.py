@@ -164,10 +164,15 @@ def test_a_planted_proposal_on_an_event_is_found_in_every_partition(
         action=action,
         status=status,
     )
-    expected = {(full.event, f"of type event, and named by a proposal that is {status}")}
+    [planted] = full.store.rows(
+        "SELECT id FROM retention_proposals WHERE memory_id = :event", event=full.event
+    )
+    way_out = f"{'reject' if status == 'proposed' else 'undo'} proposal {planted['id']}"
+    named = f"and named by a proposal that is {status}: {way_out}"
+    expected = {(full.event, f"of type event, {named}")}
     if action != "archive" and status == "proposed":
         # An applied one ended its subject alone; what the newer side becomes later is no collapse.
-        expected.add((full.note, f"of type note, and named by a proposal that is {status}"))
+        expected.add((full.note, f"of type note, {named}"))
     for day in (DAY, DAY + timedelta(days=1), DAY - timedelta(days=60)):
         found = look(full.store, PROPOSALS, day=day)
         assert {(violation.id, violation.reason) for violation in found} == expected

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from forgetting_assets import review
+from resources.database import Database
 from resources.errors import ReviewRefused
 from tests.support import (
     DAY,
@@ -373,6 +374,59 @@ def test_a_supersede_by_a_memory_without_a_vector_is_refused_and_stays_open(stor
     assert one.accept() == 1
 
 
+def test_a_supersede_of_a_memory_that_is_not_valid_yet_is_refused_and_stays_open(
+    store: Store,
+) -> None:
+    one = case(store, "supersede")
+    for valid_from, refused in ((NOW + timedelta(microseconds=1), True), (NOW, False)):
+        store.execute(
+            "UPDATE memories SET valid_from = :at WHERE id = :id", at=valid_from, id=one.older
+        )
+        if refused:
+            before = everything(store)
+            assert one.refused() == "not_yet"
+            assert everything(store) == before
+    assert one.accept() == 1
+
+
+def test_an_archive_ends_no_time_so_it_may_be_of_a_memory_that_is_not_valid_yet(
+    store: Store,
+) -> None:
+    one = case(store, "archive")
+    store.execute("UPDATE memories SET valid_from = :at", at=NOW + timedelta(days=9))
+    assert one.accept() == 1
+
+
+def of_another_program(store: Store, user_id: UUID, memory_id: UUID) -> UUID:
+    """An open proposal that no verdict of this pass stands behind."""
+    id_ = record_verdict(store, user_id, memory_id, verdict="archive", proposal="proposed")
+    assert store.execute("DELETE FROM forgetting.judged_verdicts WHERE id = :id", id=id_) == 1
+    return id_
+
+
+def test_a_proposal_of_another_program_is_listed_shown_and_rejected_but_not_accepted(
+    store: Store,
+) -> None:
+    acme = store.tenant()
+    memory = store.memory(acme)
+    earlier = record_verdict(store, acme, memory, judged_at=TODAY - timedelta(days=3))
+    id_ = of_another_program(store, acme, memory)
+    before = everything(store)
+    assert [row.id for row in waiting_of(store, acme)] == [id_]
+    shown = review.show(store.database, acme, id_)
+    assert [row.verdict for row in shown["earlier"]] == ["keep"], earlier
+    review.require_open(store.database, acme, [id_])
+    with pytest.raises(ReviewRefused, match="It stays open: reject it") as refused:
+        review.accept(store.database, acme, id_, NOW)
+    assert refused.value.reason == "no_verdict"
+    assert everything(store) == before
+    review.reject(store.database, acme, id_, NOW)
+    assert waiting_of(store, acme) == []
+    review.require_decided(store.database, acme, [id_])
+    assert review.undo(store.database, acme, id_, NOW) == 0
+    assert everything(store) == before, "it waits again"
+
+
 @pytest.mark.parametrize("action", ["archive", "conflict"])
 def test_what_is_no_supersede_needs_no_vector(store: Store, action: str) -> None:
     one = case(store, action)
@@ -452,13 +506,15 @@ def test_a_proposal_that_cannot_be_accepted_can_be_rejected(store: Store, change
     assert one.row["status"] == "rejected"
 
 
-def test_a_dismissed_verdict_can_be_neither_accepted_nor_rejected(store: Store) -> None:
+def test_what_is_dismissed_without_a_record_can_be_neither_accepted_nor_rejected(
+    store: Store,
+) -> None:
     one = case(store, "archive")
     store.execute("UPDATE retention_proposals SET status = 'dismissed'")
     for decide in (one.accept, one.reject):
-        with pytest.raises(ReviewRefused, match="was never open") as refused:
+        with pytest.raises(ReviewRefused, match="dismissed; when and why is not recorded") as said:
             decide()
-        assert refused.value.reason == "decided"
+        assert said.value.reason == "decided"
     assert (one.row["status"], one.row["decided_at"]) == ("dismissed", None)
 
 
@@ -663,6 +719,38 @@ def test_of_eight_reviewers_who_decide_at_once_exactly_one_does(store: Store, ac
     events = len(store.rows("SELECT 1 FROM memory_events"))
     accepted = one.row["status"] == "applied"
     assert events == int(accepted and action != "conflict")
+
+
+@pytest.mark.parametrize("require", [review.require_open, review.require_decided])
+def test_a_list_is_looked_at_in_any_order_beside_whoever_decides(
+    store: Store, require: Callable[[Database, UUID, list[UUID]], None]
+) -> None:
+    """The rows of a list are locked one by one, so two would wait for each other without end."""
+    acme = store.tenant()
+    decided = require is review.require_decided
+    ids = [
+        record_verdict(store, acme, store.memory(acme), verdict="archive", proposal="proposed")
+        for _ in range(2)
+    ]
+    if decided:
+        for id_ in ids:
+            review.reject(store.database, acme, id_, NOW)
+    lock = review.QUERIES["lock_decided" if decided else "lock_proposal"]
+    waits = """
+        SELECT 1 FROM pg_stat_activity
+        WHERE datname = current_database() AND wait_event_type = 'Lock' AND usename = :role
+    """
+    with ThreadPoolExecutor(1) as pool:
+        with store.database.tenant(acme, exclusive=True) as tx:
+            # As a pass does: under the tenant's lock, in an order of its own.
+            tx.one(lock, id=ids[0])
+            looking = pool.submit(require, store.database, acme, list(reversed(ids)))
+            for _ in range(500):
+                if store.rows(waits, role="forgetting_runtime") or looking.done():
+                    break
+                threading.Event().wait(0.01)
+            tx.one(lock, id=ids[1])
+        looking.result(10)
 
 
 @pytest.mark.parametrize("keeps", [True, False], ids=["committed", "rolled back"])

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forgetting_assets import review
-from resources.errors import ReviewRefused
-from tests.support import TODAY, Pass, Store, TestJudge, by_topic, record_verdict, say
+from resources.errors import InvariantViolated, ReviewRefused
+from tests.support import DAY, TODAY, Pass, Store, TestJudge, by_topic, record_verdict, say
 
 HOUR = timedelta(hours=1)
 STORE = ("memories", "memory_edges", "retention_proposals")
@@ -199,6 +199,91 @@ def test_a_memory_of_another_type_now_is_restored_and_proposed_for_nothing(
     )
     assert store.rows("SELECT reason FROM forgetting.closures") == [{"reason": "overtaken"}]
     Pass(store).run(store.partition())
+
+
+@pytest.mark.parametrize("action", ["archive", "supersede"])
+@pytest.mark.parametrize("memory_type", ["event", "note"])
+def test_what_was_filed_as_episodic_stops_the_pass_until_the_named_proposal_is_undone(
+    store: Store, memory_type: str, action: str
+) -> None:
+    """Also where nothing else could be undone: what took its place ended, its edge went."""
+    acme = store.tenant()
+    row = proposed(store, acme, action)
+    [before] = store.rows("SELECT * FROM memories WHERE id = :id", id=row["memory_id"])
+    review.accept(store.database, acme, row["id"], TODAY + HOUR)
+    filed = {"memory_type": memory_type, "topic": "filed", "updated_at": TODAY + 2 * HOUR}
+    store.execute(
+        "UPDATE memories SET memory_type = :memory_type, topic = :topic, updated_at = :updated_at, "
+        "last_reviewed_at = :updated_at WHERE id = :id",
+        **filed,
+        id=row["memory_id"],
+    )
+    tomorrow = TODAY + 24 * HOUR
+    later = store.partition(day=DAY + 24 * HOUR, now=tomorrow)
+    with pytest.raises(InvariantViolated, match=f"applied: undo proposal {row['id']}"):
+        Pass(store, now=tomorrow).run(later)
+    if action == "supersede":
+        replacement_gone(store, row)
+        if memory_type == "note":
+            edge_gone(store, row)
+    assert review.undo(store.database, acme, row["id"], TODAY + 3 * HOUR) == 1
+    [memory] = store.rows("SELECT * FROM memories WHERE id = :id", id=row["memory_id"])
+    changed = {name for name in memory if memory[name] != before[name]}
+    assert changed == {*filed, "last_reviewed_at", "search_tsv"}
+    assert {name: memory[name] for name in filed} == filed
+    assert store.rows("SELECT 1 FROM memory_edges") == []
+    [after] = store.rows("SELECT status, decided_at FROM retention_proposals")
+    assert after == {"status": "dismissed", "decided_at": None}
+    assert store.rows("SELECT reason FROM forgetting.closures") == [{"reason": "overtaken"}]
+    Pass(store, now=tomorrow).run(later)
+
+
+@pytest.mark.parametrize("later", [edited, same_again], ids=lambda later: later.__name__)
+def test_what_was_filed_as_episodic_with_another_text_or_a_twin_is_not_restored(
+    store: Store, later: Any
+) -> None:
+    acme = store.tenant()
+    row = proposed(store, acme, "supersede")
+    review.accept(store.database, acme, row["id"], TODAY + HOUR)
+    later(store, row)
+    store.execute("UPDATE memories SET memory_type = 'note' WHERE id = :id", id=row["memory_id"])
+    before = store.dump(*STORE)
+    with pytest.raises(ReviewRefused, match=LATER[later]):
+        review.undo(store.database, acme, row["id"], TODAY + 3 * HOUR)
+    assert store.dump(*STORE) == before
+
+
+def test_undoing_what_was_filed_as_episodic_takes_back_only_what_accepting_did(
+    store: Store,
+) -> None:
+    acme = store.tenant()
+    row = proposed(store, acme, "archive")
+    review.accept(store.database, acme, row["id"], TODAY + HOUR)
+    ended = TODAY + 2 * HOUR
+    store.execute(
+        "UPDATE memories SET memory_type = 'note', valid_to = :ended WHERE id = :id",
+        ended=ended,
+        id=row["memory_id"],
+    )
+    review.undo(store.database, acme, row["id"], TODAY + 3 * HOUR)
+    [memory] = store.rows(
+        "SELECT status, valid_to FROM memories WHERE id = :id", id=row["memory_id"]
+    )
+    assert memory == {"status": "active", "valid_to": ended}
+
+
+def test_of_a_batch_only_its_own_decision_is_undone(store: Store) -> None:
+    acme = store.tenant()
+    mine, others = uuid4(), uuid4()
+    id_ = proposed(store, acme, "archive")["id"]
+    review.accept(store.database, acme, id_, TODAY + HOUR, mine)
+    review.undo(store.database, acme, id_, TODAY + 2 * HOUR, mine)
+    review.reject(store.database, acme, id_, TODAY + 3 * HOUR, others)
+    before = store.dump(*STORE, "forgetting.decisions")
+    with pytest.raises(ReviewRefused, match="decided elsewhere") as refused:
+        review.undo(store.database, acme, id_, TODAY + 4 * HOUR, mine)
+    assert refused.value.reason == "decided"
+    assert store.dump(*before) == before
 
 
 def test_one_of_several_that_the_same_memory_supersedes_is_undone_while_the_others_wait(
