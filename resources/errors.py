@@ -216,8 +216,8 @@ unknown: the tenant has no such proposal, or none to undo. decided: it is applie
 dismissed already. changed: a side is not what the judge saw. gone: a side is not live. episodic: a
 side is an event or a note now. no_embedding: what would take the older one's place has no vector.
 no_verdict: nothing tells what its judge saw. not_yet: the older side is not valid yet, so its time
-cannot end. touched: accepting another proposal changed a side. depends: something later stands on the decision.
-empty: nothing was named.
+cannot end. touched: accepting another proposal changed a side. depends: something later stands on
+the decision. empty: nothing was named.
 """
 
 

@@ -172,7 +172,7 @@ def inside(cli: Cli, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixtu
     """The command line in this process, on the test's own migrated database."""
     monkeypatch.setattr(command_line.console, "width", 160)
     monkeypatch.setattr(command_line.console, "file", None)
-    return Inside(cli.home, cli.environment, monkeypatch, capfd)
+    return Inside(cli.home, cli.environment, patch=monkeypatch, capture=capfd)
 
 
 @pytest.fixture
