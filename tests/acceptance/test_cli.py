@@ -795,7 +795,7 @@ def test_what_evidence_cannot_take_is_a_sentence_and_changes_nothing(
         (("forget", "--session", "session", "--lesson", mine), "exactly one"),
         (("forget", "--lesson", mine, "--yes"), "has no lesson"),
         (("forget", "--lesson", theirs, "--yes"), "has no lesson"),
-        (("forget", "--session", "nowhere", "--yes"), "has no session nowhere"),
+        (("forget", "--session", "nowhere", "--yes"), "has no session 'nowhere'"),
     ]:
         said = cli.sentence("evidence", *arguments, *of_acme, FORGETTING_ENTRY_BYTES="100")
         assert expected in said, arguments
