@@ -4,6 +4,7 @@ vector must be. The fields of a memory stand in importing.py. No I/O.
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID, uuid4
@@ -24,6 +25,9 @@ DIMENSIONS = 1536
 EARLIEST = datetime(1970, 1, 2, tzinfo=UTC)
 """No time before it is believed: it is what a clock that was never set says."""
 
+NAME = re.compile(r"[A-Za-z_]{1,30}")
+"""What is named as a field in a refusal: whatever else stands in its place could be a text."""
+
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 NonEmpty = Annotated[str, Field(min_length=1)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -43,6 +47,11 @@ Kind = Literal[
 ]
 
 
+def is_storable(text: str) -> bool:
+    """Whether the database can hold a text: neither a NUL nor half a surrogate pair."""
+    return "\0" not in text and not any("\ud800" <= c <= "\udfff" for c in text)
+
+
 class Storable(BaseModel):
     """A line for the store: its texts can be stored, and a vector names its model."""
 
@@ -56,9 +65,7 @@ class Storable(BaseModel):
     def storable(cls, value: Any) -> Any:
         """PostgreSQL text holds neither NUL nor half a surrogate pair."""
         for text in value if isinstance(value, list) else [value]:
-            if isinstance(text, str) and (
-                "\0" in text or any("\ud800" <= c <= "\udfff" for c in text)
-            ):
+            if isinstance(text, str) and not is_storable(text):
                 raise ValueError("it has a NUL or an unpaired surrogate, which cannot be stored")
         return value
 
@@ -118,7 +125,9 @@ class EvidenceRecord(Storable):
 def reasons(error: ValidationError) -> str:
     """What is wrong with a line, by field. Neither the input nor its context: both may quote it."""
     return "; ".join(
-        ": ".join([*(str(part) for part in each["loc"][:1]), _message(each)])
+        ": ".join(
+            [*(part for part in map(str, each["loc"][:1]) if NAME.fullmatch(part)), _message(each)]
+        )
         for each in error.errors(include_url=False, include_input=False, include_context=False)
     )
 

@@ -211,8 +211,17 @@ def bind(connection: sa.Connection, user_id: UUID, *, exclusive: bool = False) -
 
 
 def engine(address: sa.URL) -> sa.Engine:
-    """An engine whose errors never carry a statement's parameters."""
-    return sa.create_engine(address, hide_parameters=True, pool_pre_ping=True)
+    """An engine whose errors never carry a statement's parameters, and whose times are UTC."""
+    pool = sa.create_engine(address, hide_parameters=True, pool_pre_ping=True)
+    sa.event.listen(pool, "connect", _speak_utc)
+    return pool
+
+
+def _speak_utc(connection: Any, _record: Any) -> None:
+    # A server or a database may be set to another zone, and a date is printed as it comes.
+    with closing(connection.cursor()) as cursor:
+        cursor.execute("SET TIME ZONE 'UTC'")
+    connection.commit()
 
 
 @contextmanager

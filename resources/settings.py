@@ -134,7 +134,10 @@ class Settings(BaseSettings):
         "it stay outside the project",
     )
     forgetting_entry_bytes: int = Field(
-        10_485_760, ge=1, description="bytes that one recorded piece of evidence may have"
+        10_485_760,
+        ge=1,
+        le=100_000_000,
+        description="bytes that one recorded piece of evidence may have",
     )
 
 

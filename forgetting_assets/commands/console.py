@@ -105,6 +105,8 @@ def open_database(places: Addresses) -> Iterator[Database]:
 
 
 @contextmanager
-def open_tenant(slug: str) -> Iterator[tuple[Database, UUID]]:
+def open_tenant(slug: str, *, active: bool = False) -> Iterator[tuple[Database, UUID]]:
+    """A tenant's database and id; ``active`` refuses one that is retired."""
     with open_database(locate()) as database:
-        yield database, tenants.find(database, slug).user_id
+        find = tenants.find_active if active else tenants.find
+        yield database, find(database, slug).user_id

@@ -44,7 +44,7 @@ def record(
     may have id, embedding and embedding_model. Recording a line again adds nothing.
     """
     records = _read(file)
-    with open_tenant(tenant) as (database, user_id):
+    with open_tenant(tenant, active=True) as (database, user_id):
         ids = evidence.record(
             database, user_id, records, Clock().now(), limit=settings.read().forgetting_entry_bytes
         )
@@ -93,7 +93,7 @@ def archive(
         )
     except ValidationError as error:
         raise EvidenceRefused(f"Nothing was kept: {reasons(error)}.") from None
-    with open_tenant(tenant) as (database, user_id):
+    with open_tenant(tenant, active=True) as (database, user_id):
         [id_] = evidence.record(
             database, user_id, [block], now, limit=settings.read().forgetting_entry_bytes
         )
@@ -140,6 +140,8 @@ def retrieve(
         wanted = json.loads(_bytes(vector))
     except ValueError:
         raise EvidenceRefused(f"{vector} is not JSON: it has to be an array of numbers.") from None
+    if not isinstance(wanted, list):
+        raise EvidenceRefused(f"{vector} is no array of numbers.")
     with open_tenant(tenant) as (database, user_id):
         hits = evidence.retrieve(
             database, user_id, wanted, model, Clock().now(), most=most, session_id=session
@@ -192,7 +194,7 @@ def forget(
 @app.command("regret")
 def regret(
     tenant: TenantOption,
-    days: Annotated[int, typer.Option(min=1, help="Sweeps of how many days.")] = 90,
+    days: Annotated[int, typer.Option(min=1, max=36_500, help="Sweeps of how many days.")] = 90,
 ) -> None:
     """Show how often the sweep was wrong: what it archived was used within 14 days all the same."""
     now = Clock().now()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -18,7 +18,13 @@ import sqlalchemy as sa
 from pydantic import ValidationError
 
 import sql
-from forgetting_assets.records import EARLIEST, EvidenceRecord, Storable, reasons
+from forgetting_assets.records import (
+    EARLIEST,
+    EvidenceRecord,
+    Storable,
+    is_storable,
+    reasons,
+)
 from forgetting_assets.store import tier
 from resources.database import Database, TenantTransaction
 from resources.errors import EvidenceRefused, StoreRefused, some
@@ -26,7 +32,9 @@ from resources.errors import EvidenceRefused, StoreRefused, some
 QUERIES = sql.load("evidence")
 
 CHUNK = 500
-"""Entries that one statement inserts."""
+"""Entries that one statement inserts at most."""
+CHUNK_BYTES = 32_000_000
+"""Bytes of content after which a statement takes no further entry."""
 MOST = 100
 """Entries that one retrieval returns at most."""
 AHEAD = timedelta(days=1)
@@ -81,30 +89,55 @@ def record(
     adds nothing. ``limit`` is the most bytes of one content. Raises EvidenceRefused.
     """
     _require_recordable(records, now, limit)
-    try:
-        with database.tenant(user_id) as tx:
-            known = {
-                row.id: (row.session_id, row.kind, row.content_sha256)
-                for row in tx.rows(QUERIES["find_known"], ids=[each.id for each in records])
-            }
-            new = [each for each in records if each.id not in known]
-            for each in records:
-                digest = hashlib.sha256(each.content.encode()).hexdigest()
-                if known.get(each.id) not in (None, (each.session_id, each.kind, digest)):
-                    raise EvidenceRefused(
-                        f"The id {each.id} is taken by another entry or was forgotten: nothing is "
-                        "overwritten, and nothing was recorded."
-                    )
-            for start in range(0, len(new), CHUNK):
-                rows = json.dumps([each.row(now) for each in new[start : start + CHUNK]])
-                tx.run(QUERIES["insert_evidence"], rows=rows)
-    except StoreRefused as refused:
-        if "evidence_pkey" in str(refused):
+    for attempt in range(2):
+        try:
+            with database.tenant(user_id) as tx:
+                return _insert_unknown(tx, records, now)
+        except StoreRefused as refused:
+            if "evidence_pkey" not in str(refused):
+                raise
+            # Sent twice at once, the same entry is known by now; else it is another tenant's id.
+            if attempt:
+                raise EvidenceRefused(
+                    "An id cannot be used: leave ids out, or make random ones. Nothing was "
+                    "recorded."
+                ) from None
+    raise AssertionError
+
+
+def _insert_unknown(
+    tx: TenantTransaction, records: Sequence[EvidenceRecord], now: datetime
+) -> list[UUID]:
+    known = {
+        row.id: (row.session_id, row.kind, row.content_sha256)
+        for row in tx.rows(QUERIES["find_known"], ids=[each.id for each in records])
+    }
+    for each in records:
+        digest = hashlib.sha256(each.content.encode()).hexdigest()
+        if known.get(each.id) not in (None, (each.session_id, each.kind, digest)):
             raise EvidenceRefused(
-                "An id cannot be used: leave ids out, or make random ones. Nothing was recorded."
-            ) from None
-        raise
+                f"The id {each.id} is taken by another entry or was forgotten: nothing is "
+                "overwritten, and nothing was recorded."
+            )
+    new = [each for each in records if each.id not in known]
+    for chunk in _chunks(new):
+        rows = json.dumps([each.row(now) for each in chunk])
+        tx.run(QUERIES["insert_evidence"], rows=rows)
     return [each.id for each in new]
+
+
+def _chunks(records: Sequence[EvidenceRecord]) -> Iterator[list[EvidenceRecord]]:
+    """The records in order, in parts that one JSON array of the database can hold."""
+    chunk: list[EvidenceRecord] = []
+    size = 0
+    for each in records:
+        chunk.append(each)
+        size += len(each.content.encode())
+        if len(chunk) == CHUNK or size > CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
 
 
 def _require_recordable(records: Sequence[EvidenceRecord], now: datetime, limit: int) -> None:
@@ -167,6 +200,8 @@ def retrieve(
     """
     if not 1 <= most <= MOST:
         raise EvidenceRefused(f"A retrieval returns 1 to {MOST} entries, not {most}.")
+    if session_id is not None and not is_storable(session_id):
+        raise _no_session(session_id)
     try:
         wanted = Storable(embedding=list(embedding), embedding_model=embedding_model)
     except ValidationError as error:
@@ -181,6 +216,9 @@ def retrieve(
         )
         # A zero vector that somebody else wrote is like no other: its cosine is NaN.
         hits = [Hit(**row._mapping) for row in rows if not math.isnan(row.similarity)]
+        # What somebody forgot since it was found is not returned.
+        there = {row.id for row in tx.rows(QUERIES["lock_entries"], ids=[hit.id for hit in hits])}
+        hits = [hit for hit in hits if hit.id in there]
         if hits:
             _use(tx, [hit.id for hit in hits], "touch", now)
     return hits
@@ -242,13 +280,20 @@ def forget(
 def _forgettable(tx: TenantTransaction, lesson_id: UUID | None, session_id: str | None) -> int:
     if (lesson_id is None) == (session_id is None):
         raise EvidenceRefused("Say what to forget: a lesson or a session, exactly one of the two.")
+    if session_id is not None and not is_storable(session_id):
+        raise _no_session(session_id)
     entries: int = tx.one(
         QUERIES["count_forgettable"], lesson_id=lesson_id, session_id=session_id
     ).entries
+    if not entries and session_id is not None:
+        raise _no_session(session_id)
     if not entries:
-        what = f"lesson {lesson_id}" if lesson_id else f"session {session_id}"
-        raise EvidenceRefused(f"The tenant has no {what}. Nothing was deleted.")
+        raise EvidenceRefused(f"The tenant has no lesson {lesson_id}. Nothing was deleted.")
     return entries
+
+
+def _no_session(session_id: str) -> EvidenceRefused:
+    return EvidenceRefused(f"The tenant has no session {session_id!r}.")
 
 
 def _use(

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import sql
 from forgetting_assets.partition import Partition
+from forgetting_assets.records import is_storable
 from resources.database import Database, TenantTransaction
 from resources.errors import ForgettingError
 from resources.policy import Policy
@@ -111,7 +112,7 @@ UNWRITTEN = {
 def _measure(
     tx: TenantTransaction, now: datetime, session_id: str | None, days: int
 ) -> MemoryHealth:
-    if session_id is not None and not _is_text(session_id):
+    if session_id is not None and not is_storable(session_id):
         raise _no_session(session_id)
     of = {"session_id": session_id}
     stale_before = now - timedelta(days=days)
@@ -176,15 +177,6 @@ def _sum(table: Counts, column: str) -> int:
 
 def _oldest(times: Iterable[datetime | None]) -> datetime | None:
     return min((each for each in times if each is not None), default=None)
-
-
-def _is_text(session_id: str) -> bool:
-    """Whether the database could hold it at all: neither a NUL nor half a character."""
-    try:
-        session_id.encode()
-    except UnicodeEncodeError:
-        return False
-    return "\0" not in session_id
 
 
 def _no_session(session_id: str) -> ForgettingError:

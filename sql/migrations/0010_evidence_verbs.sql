@@ -77,6 +77,12 @@ BEGIN
         RAISE EXCEPTION 'forget takes a lesson or a session, exactly one of the two'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
+    -- In the order of the ids, as every use locks them: neither waits for the other for ever.
+    PERFORM 1 FROM evidence AS e
+    WHERE e.user_id = tenant
+        AND ((e.id = lesson AND e.kind = 'lesson') OR e.session_id = session)
+    ORDER BY e.id
+    FOR UPDATE;
     WITH deleted AS (
         DELETE FROM evidence AS e
         WHERE e.user_id = tenant

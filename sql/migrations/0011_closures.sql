@@ -1,12 +1,19 @@
 -- Why an open proposal was closed without anybody's decision. A closed proposal is dismissed, which is
 -- not a rejection.
 
+-- So that no row about a proposal can be another tenant's.
+ALTER TABLE retention_proposals ADD UNIQUE (user_id, id);
+
+ALTER TABLE forgetting.decisions
+ADD FOREIGN KEY (user_id, proposal_id) REFERENCES retention_proposals (user_id, id) ON DELETE CASCADE;
+
 CREATE TABLE forgetting.closures (
     id uuid PRIMARY KEY DEFAULT uuidv7(),
     user_id uuid NOT NULL REFERENCES users (id) ON DELETE CASCADE,
-    proposal_id uuid NOT NULL REFERENCES retention_proposals (id) ON DELETE CASCADE,
+    proposal_id uuid NOT NULL,
     reason text NOT NULL CHECK (reason IN ('expired', 'overtaken', 'replaced')),
-    closed_at timestamptz NOT NULL
+    closed_at timestamptz NOT NULL,
+    FOREIGN KEY (user_id, proposal_id) REFERENCES retention_proposals (user_id, id) ON DELETE CASCADE
 );
 
 CREATE INDEX closures_proposal_idx ON forgetting.closures (user_id, proposal_id, id);

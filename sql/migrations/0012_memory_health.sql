@@ -62,7 +62,7 @@ COMMENT ON COLUMN forgetting.memory_health.oldest_open_at IS
 COMMENT ON COLUMN forgetting.memory_health.unresolved_conflicts IS
 'Conflicts that are proposed, or were accepted, and of which both memories are still live.';
 COMMENT ON COLUMN forgetting.memory_health.regretted IS
-'Archivings that a use within 14 days proved wrong, of all time.';
+'Archivings that a use within 14 days proved wrong, of evidence that is still there.';
 COMMENT ON COLUMN forgetting.memory_health.counts IS
 'The same counts in full: memories by type and state, evidence by kind and tier, open proposals by '
 'action and age.';

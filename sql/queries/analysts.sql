@@ -1,15 +1,18 @@
 -- Which tenants an analyst may read. The owner asks and changes this; no statement reads a tenant's rows.
 
 -- name: find_role
--- A role, and why it cannot be an analyst: RLS does not bind it, or the pass itself runs under it and
--- would see granted tenants only.
+-- A role, and why it cannot be an analyst: RLS does not bind it, or the pass or the owner is it or
+-- belongs to it, and would see granted tenants only.
 SELECT
     r.rolsuper OR r.rolbypassrls AS is_unbound,
-    pg_has_role(r.oid, 'forgetting_runtime', 'MEMBER') AS runs_the_pass,
-    pg_has_role(r.oid, c.relowner, 'MEMBER') AS owns_the_tables,
+    pg_has_role(r.oid, 'forgetting_runtime', 'MEMBER')
+    OR pg_has_role('forgetting_runtime', r.oid, 'MEMBER') AS runs_the_pass,
+    pg_has_role(r.oid, c.relowner, 'MEMBER')
+    OR (NOT o.rolsuper AND pg_has_role(o.oid, r.oid, 'MEMBER')) AS owns_the_tables,
     r.rolname = 'forgetting_analyst' AS is_the_group
 FROM pg_roles AS r
 CROSS JOIN pg_class AS c
+INNER JOIN pg_roles AS o ON c.relowner = o.oid
 WHERE r.rolname = :role AND c.oid = CAST('public.evidence' AS regclass);
 
 -- name: grant_tenant

@@ -41,11 +41,15 @@ ON CONFLICT (slug) DO NOTHING;
 
 -- name: set_consent
 -- What the tenant agrees to, and since when its evidence's uses are recorded; NULL leaves each as it is.
+-- Who opts out of archival need not record uses any more, so the next opt-in starts anew.
 UPDATE tenants
 SET
     judgment_enabled = coalesce(:judgment, judgment_enabled),
     archival_enabled = coalesce(:archival, archival_enabled),
-    tracked_since = coalesce(:tracked_since, tracked_since)
+    tracked_since = coalesce(
+        CAST(:tracked_since AS timestamptz),
+        CASE WHEN CAST(:archival AS boolean) IS FALSE THEN NULL ELSE tracked_since END
+    )
 WHERE slug = :slug;
 
 -- name: read_judgment_consent

@@ -10,10 +10,11 @@ WHERE s.user_id = :user_id AND s.run_date = :run_date;
 -- name: find_due
 -- The entries that were of no use for longest, at most :room, locked. Due: an episodic kind, a known
 -- time, never credited, and neither happened, retrieved, touched by an outcome nor revived since
--- :due_before, while every use was recorded. Evidence that an open proposal's memory cites stays hot,
--- and so does what somebody uses at this moment, and what this partition archived and somebody revived
--- since. The order is the index's, so that a sweep reads about as many entries as it archives. The
--- planner is not told :room: it takes a backlog for small, and would sort all of it for so many rows.
+-- :due_before, while every use was recorded, of a tenant that agrees at this moment. Evidence that an
+-- open proposal's memory cites stays hot, and so does what somebody uses just now, and what this
+-- partition archived and somebody revived since. The order is the index's, so that a sweep reads about
+-- as many entries as it archives. The planner is not told :room: it takes a backlog for small, and
+-- would sort all of it for so many rows.
 SELECT e.id
 FROM evidence AS e
 WHERE
@@ -21,7 +22,9 @@ WHERE
     AND EXISTS (
         SELECT 1
         FROM tenants AS t
-        WHERE t.user_id = :user_id AND t.tracked_since <= :due_before
+        WHERE
+            t.user_id = :user_id AND t.archival_enabled AND t.retired_at IS NULL
+            AND t.tracked_since <= :due_before
     )
     AND e.archived_at IS NULL AND e.occurred_at IS NOT NULL
     AND e.kind IN ('trace', 'log', 'tool_input', 'tool_output', 'step_outcome')
@@ -135,15 +138,17 @@ LIMIT 10;
 
 -- name: count_regrets
 -- How much the sweeps of the days since :first_day archived by kind, how much of that was used within
--- 14 days all the same, and how much of the rest was archived so lately that it may be yet.
+-- 14 days all the same, and how much of the rest is still archived, and so lately that it may be yet.
 SELECT
     s.kind,
     count(*) AS archived,
     count(r.evidence_id) AS regretted,
     count(*) FILTER (
-        WHERE s.archived_at > :matured_by AND r.evidence_id IS NULL
+        WHERE s.archived_at > :matured_by AND r.evidence_id IS NULL AND e.id IS NOT NULL
     ) AS recent
 FROM forgetting.archival_sweep AS s
+LEFT JOIN evidence AS e
+    ON s.user_id = e.user_id AND s.evidence_id = e.id AND s.archived_at = e.archived_at
 LEFT JOIN forgetting.regrets AS r
     ON s.user_id = r.user_id AND s.evidence_id = r.evidence_id AND s.archived_at = r.archived_at
 WHERE s.user_id = :user_id AND s.run_date >= :first_day

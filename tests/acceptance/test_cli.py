@@ -810,8 +810,13 @@ def test_what_evidence_cannot_take_is_a_sentence_and_changes_nothing(
     cli = inside
     acme, globex = store.tenant("acme"), store.tenant("globex")
     mine, theirs = str(store.evidence(acme)), str(store.evidence(globex, kind="lesson"))
-    bad, binary, large = (tmp_path / name for name in ("bad.jsonl", "binary", "large"))
-    bad.write_text(line() + line(content=MARKER, kind="event") + "{" + MARKER + "\n")
+    bad, binary, large, number = (
+        tmp_path / name for name in ("bad.jsonl", "binary", "large", "number")
+    )
+    number.write_text("5")
+    bad.write_text(
+        line() + line(content=MARKER, kind="event") + "{" + MARKER + "\n" + line(**{MARKER: 1})
+    )
     binary.write_bytes(b"\xff\xfe")
     large.write_text(MARKER * 10)
     before = store.dump("evidence")
@@ -828,11 +833,13 @@ def test_what_evidence_cannot_take_is_a_sentence_and_changes_nothing(
         (("unarchive", mine), "archive tier does not have"),
         (("retrieve", str(binary), "--model", "m"), "not JSON"),
         (("retrieve", str(large), "--model", "m"), "not JSON"),
+        (("retrieve", str(number), "--model", "m"), "no array of numbers"),
+        (("regret", "--days", "1000000"), "36500"),
         (("forget",), "exactly one"),
         (("forget", "--session", "session", "--lesson", mine), "exactly one"),
         (("forget", "--lesson", mine, "--yes"), "has no lesson"),
         (("forget", "--lesson", theirs, "--yes"), "has no lesson"),
-        (("forget", "--session", "nowhere", "--yes"), "has no session nowhere"),
+        (("forget", "--session", "nowhere", "--yes"), "has no session 'nowhere'"),
     ]:
         said = cli.sentence("evidence", *arguments, *of_acme, FORGETTING_ENTRY_BYTES="100")
         assert expected in said, arguments
@@ -840,7 +847,11 @@ def test_what_evidence_cannot_take_is_a_sentence_and_changes_nothing(
     assert said.code == 1
     assert said.err.startswith("Nothing was recorded:\n  line 2: kind: ")
     assert "line 3: " in said.err
+    assert "line 4: no such field" in said.err
     assert MARKER not in said.err
+    store.retire()
+    bad.write_text(line())
+    assert "was retired" in cli.sentence("evidence", "record", str(bad), *of_acme)
     assert store.dump("evidence") == before
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from random import Random
@@ -17,7 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forgetting_assets.records import EvidenceRecord
-from forgetting_assets.store import evidence, invariant, tier
+from forgetting_assets.store import evidence, invariant, tenants, tier
+from resources.database import Database, TenantTransaction
 from resources.errors import EvidenceRefused, StoreRefused
 from tests.support import DAY, TODAY, Pass, Store, ago, degrees, make_policy, vector
 
@@ -117,6 +120,28 @@ def test_one_bad_entry_keeps_all_from_being_recorded(store: Store, name: str) ->
         recorded(store, acme, entry(), entry(**BAD[name](known)))
     assert store.dump("evidence") == before
     recorded(store, acme, entry(content="ü" * 500, occurred_at=TODAY + ONE_DAY))
+
+
+def test_an_entry_that_is_sent_twice_at_once_is_recorded_once(store: Store) -> None:
+    acme = store.tenant()
+    one = entry(id=uuid4())
+    start = threading.Barrier(6)
+
+    def send(_n: int) -> list[UUID]:
+        start.wait(10)
+        return recorded(store, acme, one)
+
+    with ThreadPoolExecutor(6) as pool:
+        new = list(pool.map(send, range(6)))
+    assert sorted(map(len, new)) == [0, 0, 0, 0, 0, 1]
+
+
+def test_large_entries_are_recorded_in_parts_that_the_database_can_hold(store: Store) -> None:
+    acme = store.tenant()
+    large = [entry(content=f"{n}" * 9_000_000) for n in range(5)]
+    parts = [len(part) for part in evidence._chunks([*large, entry()])]
+    assert parts == [4, 2]
+    assert len(evidence.record(store.database, acme, large, TODAY, limit=9_000_000)) == 5
 
 
 def test_nothing_to_record_and_one_id_twice_are_refused(store: Store) -> None:
@@ -377,7 +402,97 @@ def test_sweeps_and_uses_at_once_neither_block_each_other_for_ever_nor_lose_a_us
     assert logged == [], "nothing was archived on a use that had been written"
 
 
+def test_a_use_locks_entries_in_the_order_of_their_ids(store: Store) -> None:
+    acme = store.tenant()
+    low, high = sorted(uuid4() for _ in range(2))
+    for id_ in (high, low):  # as they lie on the disk
+        store.evidence(acme, id=id_)
+    lock = sa.text("SELECT 1 FROM evidence WHERE id = :id FOR UPDATE NOWAIT")
+    with ThreadPoolExecutor(1) as pool:
+        with store.owner.begin() as connection:
+            connection.execute(lock, {"id": low})
+            touched = pool.submit(evidence.touch, store.database, acme, [high, low], TODAY)
+            for _ in range(500):
+                if store.rows("SELECT 1 FROM pg_locks WHERE NOT granted"):
+                    break
+                time.sleep(0.01)
+            connection.execute(lock, {"id": high})  # which nobody holds: it waits for the lower one
+        assert touched.result(30) == 2
+
+
+def test_forgetting_locks_entries_in_that_order_too(store: Store) -> None:
+    acme = store.tenant()
+    low, high = sorted(uuid4() for _ in range(2))
+    for id_ in (high, low):
+        store.evidence(acme, id=id_)
+    lock = sa.text("SELECT 1 FROM evidence WHERE id = :id FOR UPDATE NOWAIT")
+
+    def forget() -> int:
+        return evidence.forget(store.database, acme, TODAY, session_id="session").entries
+
+    with ThreadPoolExecutor(1) as pool:
+        with store.owner.begin() as connection:
+            connection.execute(lock, {"id": low})
+            gone = pool.submit(forget)
+            for _ in range(500):
+                if store.rows("SELECT 1 FROM pg_locks WHERE NOT granted"):
+                    break
+                time.sleep(0.01)
+            connection.execute(lock, {"id": high})
+        assert gone.result(30) == 2
+
+
+@pytest.mark.parametrize("agreed", [True, False])
+def test_an_opt_out_after_the_run_was_planned_still_stops_the_sweep(
+    store: Store, agreed: bool
+) -> None:
+    acme = store.tenant()
+    store.evidence(acme, age=90)
+    planned = store.partition()
+    tenants.consent(store.database, "acme", archival=agreed)
+    policy = make_policy()
+    assert tier.sweep(store.database, planned, policy, TODAY).archived == agreed
+    store.evidence(acme, age=90)
+    store.retire()
+    assert tier.sweep(store.database, planned, policy, TODAY).archived == 0
+
+
+def test_br_28_who_opts_in_again_warms_up_again(store: Store) -> None:
+    store.tenant(tracked=400)
+    tenants.consent(store.database, "acme", judgment=False)
+    assert tenants.find(store.database, "acme").tracked_since == ago(400)
+    tenants.consent(store.database, "acme", archival=False)
+    assert tenants.find(store.database, "acme").tracked_since is None
+
+
 # Retrieval
+
+
+def test_what_was_forgotten_since_it_was_found_is_not_returned(store: Store) -> None:
+    acme = store.tenant()
+    here, gone = searchable(store, acme), searchable(store, acme, session_id="scratch")
+
+    class Forgetting(Database):
+        """Forgets between the search and what comes after it."""
+
+        @contextlib.contextmanager
+        def tenant(self, user_id: UUID, *, exclusive: bool = False) -> Iterator[TenantTransaction]:
+            with super().tenant(user_id, exclusive=exclusive) as tx:
+                rows = tx.rows
+
+                def slowly(query: Any, **parameters: Any) -> Any:
+                    found = rows(query, **parameters)
+                    if query is evidence.QUERIES["find_nearest"]:
+                        evidence.forget(store.database, acme, TODAY, session_id="scratch")
+                    return found
+
+                tx.rows = slowly  # type: ignore[method-assign]
+                yield tx
+
+    database = Forgetting(url=store.database.url).connect()
+    hits = evidence.retrieve(database, acme, vector(0), "m", TODAY)
+    database.close()
+    assert [hit.id for hit in hits] == [here] != [gone]
 
 
 def test_the_nearest_come_first_and_each_counts_as_used(store: Store) -> None:
@@ -431,6 +546,13 @@ def test_equally_near_entries_come_in_the_order_of_their_ids(store: Store) -> No
     ids = sorted(searchable(store, acme) for _ in range(6))
     hits = evidence.retrieve(store.database, acme, vector(0), "m", TODAY, most=4)
     assert [hit.id for hit in hits] == ids[:4]
+
+
+def test_a_session_that_cannot_be_has_nothing_to_retrieve(store: Store) -> None:
+    with pytest.raises(EvidenceRefused, match="has no session"):
+        evidence.retrieve(
+            store.database, store.tenant(), vector(0), "m", TODAY, session_id="\ud800"
+        )
 
 
 @pytest.mark.parametrize("most", [0, -1, 101])
@@ -528,6 +650,8 @@ def test_the_rate_counts_each_archiving_of_the_days_asked_for_by_kind(store: Sto
     assert rates(0, 31) == [("log", 1, 0, 0), ("trace", 5, 1, 1)]
     assert rates(1, 31) == [("trace", 1, 0, 1)]
     assert rates(31, 31) == []
+    tier.unarchive(store.database, acme, [late], TODAY + 31 * ONE_DAY)
+    assert rates(0, 31)[1] == ("trace", 5, 1, 0), "what came back cannot be regretted any more"
 
 
 # Forgetting for good
@@ -631,6 +755,7 @@ def wrong(store: Store, acme: UUID, other: UUID) -> dict[str, dict[str, Any]]:
         "an unknown session": {"session_id": "nowhere"},
         "another tenant's session": {"session_id": "theirs"},
         "an empty session": {"session_id": ""},
+        "a session that cannot be": {"session_id": "a\0b"},
     }
 
 
@@ -645,6 +770,7 @@ def wrong(store: Store, acme: UUID, other: UUID) -> dict[str, dict[str, Any]]:
         "an unknown session",
         "another tenant's session",
         "an empty session",
+        "a session that cannot be",
     ],
 )
 def test_what_cannot_be_forgotten_is_a_sentence_and_nothing_is_deleted(
@@ -664,6 +790,17 @@ def test_what_cannot_be_forgotten_is_a_sentence_and_nothing_is_deleted(
         said = str(refused.value)
         assert "exactly one" in said or said.startswith("The tenant has no ")
     assert store.dump("evidence", "forgetting.forgotten") == before
+
+
+def test_a_forget_that_could_not_delete_all_deletes_nothing(store: Store) -> None:
+    acme = store.tenant()
+    recorded(store, acme, entry(), entry())
+    store.execute(
+        "CREATE OR REPLACE FUNCTION forgetting.forget(lesson uuid, session text, batch uuid, "
+        "at timestamptz) RETURNS integer LANGUAGE sql AS 'SELECT 1'"
+    )
+    with pytest.raises(EvidenceRefused, match="Only 1 of 2"):
+        evidence.forget(store.database, acme, TODAY, session_id="s1")
 
 
 def test_the_runtime_role_deletes_only_through_forget_and_only_its_own_tenants(

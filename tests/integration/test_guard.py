@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 
 import pytest
 import sqlalchemy as sa
@@ -20,7 +21,7 @@ from resources.errors import (
     RowsHidden,
     UnsafeRole,
 )
-from tests.support import TODAY, Store, make_policy
+from tests.support import TODAY, Store, ago, make_policy
 
 PASSWORD = "correct-horse-battery"  # the server trusts its socket, so no login depends on it
 
@@ -391,3 +392,16 @@ def test_a_temporary_table_of_the_callers_does_not_stand_in_for_the_memories(sto
         tx.connection.execute(sa.text("CREATE TEMPORARY TABLE memories (user_id uuid)"))
         there = sa.text("SELECT forgetting.count_as_owner(:id)")
         assert tx.connection.execute(there, {"id": acme}).scalar_one() == 1
+
+
+def test_times_are_utc_whatever_zone_the_database_is_set_to(
+    store: Store, places: Addresses
+) -> None:
+    store.execute(f"ALTER DATABASE {places.memory.database} SET timezone = 'Asia/Tokyo'")
+    store.tenant(tracked=0.5)
+    database = Database(url=places.memory.render_as_string(hide_password=False)).connect()
+    for _ in range(2):  # a connection that was used before, too
+        since = tenants.find(database, "acme").tracked_since
+        assert since is not None
+        assert (since, since.utcoffset()) == (ago(0.5), timedelta(0))
+    database.close()

@@ -964,6 +964,24 @@ def test_the_runtime_role_sees_no_row_without_a_tenant_and_its_own_with_one(
     assert count == 0
 
 
+@pytest.mark.parametrize("table", ["closures", "decisions"])
+def test_no_row_about_a_proposal_can_be_another_tenants(
+    store: Store, full: tuple[UUID, UUID], table: str
+) -> None:
+    acme, other = full
+    theirs = store.rows("SELECT id FROM retention_proposals WHERE user_id = :id", id=other)[0]["id"]
+    columns = {
+        "closures": "reason, closed_at) VALUES (:acme, :theirs, 'expired', now())",
+        "decisions": "batch_id, decision, memories_changed, decided_at) "
+        "VALUES (:acme, :theirs, uuidv7(), 'reject', 0, now())",
+    }
+    with pytest.raises(StoreRefused, match="23503"), store.database.tenant(acme) as tx:
+        tx.connection.execute(
+            sa.text(f"INSERT INTO forgetting.{table} (user_id, proposal_id, {columns[table]}"),
+            {"acme": acme, "theirs": theirs},
+        )
+
+
 def test_the_runtime_role_changes_no_row_of_another_tenant(
     store: Store, full: tuple[UUID, UUID]
 ) -> None:

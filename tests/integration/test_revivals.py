@@ -63,6 +63,17 @@ def test_what_was_brought_back_stays_for_a_window_and_may_be_archived_again_afte
     assert archived(store) == {entry}
 
 
+def test_what_came_back_exactly_a_window_ago_still_stays(store: Store) -> None:
+    acme = store.tenant()
+    entry = store.evidence(acme)
+    swept(store)
+    tier.unarchive(store.database, acme, [entry], store.partition().as_of)
+    swept(store, 7)
+    assert archived(store) == set()
+    swept(store, 8)
+    assert archived(store) == {entry}
+
+
 @pytest.mark.parametrize("other", ["hot", "unknown", "another tenant's"])
 def test_one_id_that_is_not_archived_keeps_all_from_coming_back(store: Store, other: str) -> None:
     acme, borea = store.tenant(), store.tenant("borea")
