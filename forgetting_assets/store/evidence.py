@@ -217,11 +217,10 @@ def retrieve(
         # A zero vector that somebody else wrote is like no other: its cosine is NaN.
         hits = [Hit(**row._mapping) for row in rows if not math.isnan(row.similarity)]
         # What somebody forgot since it was found is not returned.
-        there = {row.id for row in tx.rows(QUERIES["lock_entries"], ids=[hit.id for hit in hits])}
-        hits = [hit for hit in hits if hit.id in there]
-        if hits:
-            _use(tx, [hit.id for hit in hits], "touch", now)
-    return hits
+        there = tx.rows(QUERIES["lock_entries"], ids=[hit.id for hit in hits])
+        _write_down(tx, there, "touch", now)
+    kept = {row.id for row in there}
+    return [hit for hit in hits if hit.id in kept]
 
 
 def dereference(database: Database, user_id: UUID, entry_id: UUID, now: datetime) -> Entry:
@@ -303,9 +302,9 @@ def _use(
     now: datetime,
     outcome: Outcome | None = None,
 ) -> Sequence[sa.Row[Any]]:
-    """Write down one use of entries of any tier; the entries as they were before it.
+    """Lock entries of any tier and write down one use of each; the entries as they were before it.
 
-    An entry that was archived less than 14 days ago is regretted. Raises EvidenceRefused.
+    Raises EvidenceRefused, and then none is used, when there is none or one is not the tenant's.
     """
     wanted = list(set(ids))
     if not wanted:
@@ -313,16 +312,28 @@ def _use(
     locked = tx.rows(QUERIES["lock_entries"], ids=wanted)
     if missing := sorted(set(wanted) - {row.id for row in locked}):
         raise EvidenceRefused(f"The tenant has no evidence with the id {some(missing)}.")
+    _write_down(tx, locked, use, now, outcome)
+    return locked
+
+
+def _write_down(
+    tx: TenantTransaction,
+    locked: Sequence[sa.Row[Any]],
+    use: str,
+    now: datetime,
+    outcome: Outcome | None = None,
+) -> None:
+    """One use of each locked entry. One that was archived less than 14 days ago is regretted."""
+    ids = [row.id for row in locked]
     if outcome:
-        tx.run(QUERIES["mark_credited"], ids=wanted, outcome=outcome, now=now)
+        tx.run(QUERIES["mark_credited"], ids=ids, outcome=outcome, now=now)
     else:
-        tx.run(QUERIES["mark_used"], ids=wanted, now=now)
+        tx.run(QUERIES["mark_used"], ids=ids, now=now)
     if any(row.archived_at is not None for row in locked):
         tx.run(
             QUERIES["log_regrets"],
-            ids=wanted,
+            ids=ids,
             use=use,
             now=now,
             archived_since=now - tier.REGRET_WINDOW,
         )
-    return locked

@@ -548,6 +548,14 @@ def test_equally_near_entries_come_in_the_order_of_their_ids(store: Store) -> No
     assert [hit.id for hit in hits] == ids[:4]
 
 
+def test_where_nothing_is_near_nothing_is_retrieved_and_nothing_is_used(store: Store) -> None:
+    acme = store.tenant()
+    searchable(store, acme, embedding_model="another")
+    before = store.dump("evidence")
+    assert evidence.retrieve(store.database, acme, vector(0), "m", TODAY) == []
+    assert store.dump("evidence") == before
+
+
 def test_a_session_that_cannot_be_has_nothing_to_retrieve(store: Store) -> None:
     with pytest.raises(EvidenceRefused, match="has no session"):
         evidence.retrieve(
