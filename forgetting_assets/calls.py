@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from uuid import UUID
 
@@ -23,9 +23,21 @@ LONGEST_PAUSE = 60.0
 """Seconds that jitter alone waits before a retry, at most."""
 
 
+@dataclass
+class Standing:
+    """How the judge fared with the tenants of this run so far.
+
+    ``away``: why it could not be reached, once that used up the time for it. ``failed``: tenants in
+    a row for which it could not be used at all.
+    """
+
+    away: str | None = None
+    failed: int = 0
+
+
 @dataclass(frozen=True)
 class Means:
-    """What judging needs of the outside, as Dagster injects it."""
+    """What judging needs of the outside, as Dagster injects it; one for all tenants of a run."""
 
     database: Database
     gateway: Gateway
@@ -33,6 +45,7 @@ class Means:
     rate: TokenRate
     clock: Clock
     policy: Policy
+    standing: Standing = field(default_factory=Standing)
 
 
 class Calls:

@@ -16,7 +16,7 @@ from forgetting_assets.assets.judged_verdicts import judged_verdicts
 from forgetting_assets.assets.memory_health import memory_health
 from forgetting_assets.assets.retention_proposals import retention_proposals
 from forgetting_assets.assets.stale_candidates import stale_candidates
-from forgetting_assets.checks import invariant
+from forgetting_assets.checks import finished, invariant
 from forgetting_assets.demo.scripted import ScriptedGateway
 from resources import settings
 from resources.budget import Budget
@@ -44,7 +44,7 @@ def build_defs(**resource_overrides: Any) -> dg.Definitions:
             archival_sweep,
             memory_health,
         ],
-        asset_checks=list(invariant.checks()),
+        asset_checks=[*invariant.checks(), finished.every_tenant_finished],
         jobs=[jobs.forgetting_pass, jobs.sweep_alone],
         schedules=[schedules.nightly],
         sensors=[sensors.tenant_registry],

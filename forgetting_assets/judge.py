@@ -25,6 +25,8 @@ from resources.errors import (
     AnswerRejected,
     BudgetExceeded,
     ForgettingError,
+    GatewayError,
+    GatewayRefused,
     GatewayUnavailable,
     JudgmentNotEnabled,
     NotADemo,
@@ -110,14 +112,33 @@ class _Judging:
         items = verdicts.read_items(self.means.database, self.partition)
         self.done.items = self.done.left = len(items)
         queue = self._rejudged(items) if rejudge else self._unjudged(items)
-        if queue and (full := self._queue_is_full()):
-            self.done.stopped = full
-        else:
+        if queue and (reason := self._why_not_ask()):
+            self.done.stopped = reason
+        elif queue:
             self._work(queue)
-        if self.failure:
-            raise self.failure
+            self._stand()
         self.done.outcomes.update(verdicts.count(self.means.database, self.partition))
         return self.done
+
+    def _why_not_ask(self) -> str | None:
+        """Why no call would be of use, or None. Raises GatewayRefused for a judge that is broken.
+
+        In a run over many tenants what one learned of the judge is not learned again by each.
+        """
+        standing = self.means.standing
+        if standing.failed >= FRUITLESS:
+            raise GatewayRefused(
+                f"The judge could not be used for {standing.failed} tenants of this run in a row, "
+                "so it was not asked again: see what it said of them."
+            )
+        return standing.away or self._queue_is_full()
+
+    def _stand(self) -> None:
+        """Keep for the next tenant how the judge fared, and raise what left it unusable."""
+        standing = self.means.standing
+        standing.failed = standing.failed + 1 if isinstance(self.failure, GatewayError) else 0
+        if self.failure:
+            raise self.failure
 
     def _queue_is_full(self) -> str | None:
         """Why there is no room for more proposals, or None (BR-32)."""
@@ -222,6 +243,7 @@ class _Judging:
                     " It was tried again as long as FORGETTING_RETRY_SECONDS allows; the rest "
                     "waits for the next run."
                 )
+                self.means.standing.away = self.done.stopped
         self.calls.stop.set()
 
     def _read(self, batch: Batch, decision: Decision) -> None:

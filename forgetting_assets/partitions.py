@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import date
 from typing import cast
 
 import dagster as dg
+from dagster._core.storage.tags import (
+    ASSET_PARTITION_RANGE_END_TAG,
+    ASSET_PARTITION_RANGE_START_TAG,
+    EXTERNALLY_MANAGED_ASSETS_TAG,
+    MAX_RUNTIME_SECONDS_TAG,
+)
 
 from forgetting_assets.partition import Partition, of_day
 from forgetting_assets.store import tenants as registry
 from resources import settings
 from resources.clock import Clock
 from resources.database import Database
+from resources.errors import PartitionError, UnknownTenant
+
+RUN_SECONDS = 3600
+TENANT_SECONDS = 60
+"""What run monitoring gives a run over many tenants, in all and for each, before it ends it."""
 
 # Dimensions are ordered by name, so keys read 2026-11-28|acme.
 tenants = dg.DynamicPartitionsDefinition(name="tenants")
@@ -27,6 +38,33 @@ def key(run_date: date, slug: str) -> dg.MultiPartitionKey:
     return dg.MultiPartitionKey({"date": run_date.isoformat(), "tenant": slug})
 
 
+def range_tags(run_date: date, slugs: Sequence[str]) -> dict[str, str]:
+    """The tags of one run over the tenants from the first slug to the last, in Dagster's order.
+
+    Such a run reports each materialization itself: Dagster would report the whole range, and with
+    it the tenants that failed.
+    """
+    return {
+        ASSET_PARTITION_RANGE_START_TAG: key(run_date, slugs[0]),
+        ASSET_PARTITION_RANGE_END_TAG: key(run_date, slugs[-1]),
+        EXTERNALLY_MANAGED_ASSETS_TAG: "true",
+        MAX_RUNTIME_SECONDS_TAG: str(RUN_SECONDS + TENANT_SECONDS * len(slugs)),
+    }
+
+
+def is_ranged(run: dg.DagsterRun) -> bool:
+    """Whether a run is over a range of partitions. Raises PartitionError for one made by hand."""
+    if ASSET_PARTITION_RANGE_START_TAG not in run.tags:
+        return False
+    if run.tags.get(EXTERNALLY_MANAGED_ASSETS_TAG) != "true":
+        raise PartitionError(
+            "This run is over a range of partitions and would mark all of them as materialized, "
+            "though one may fail: launch one run a partition, or let the schedule ask for the "
+            "range (FORGETTING_TENANTS_PER_RUN)."
+        )
+    return True
+
+
 def selected(
     context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext,
     database: Database,
@@ -34,12 +72,20 @@ def selected(
 ) -> Iterator[Partition]:
     """The run's partitions; those of retired tenants are skipped with a line in the log.
 
-    Raises UnknownTenant, and PartitionError for a day that has not ended.
+    A range also passes over those who agreed to nothing, or whom nobody knows any more: they lie in
+    it because of their neighbours. Raises UnknownTenant, and PartitionError for a day that has not
+    ended and for a range made by hand.
     """
+    ranged = is_ranged(context.run)
     for each in context.partition_keys:
         dimensions = cast(dg.MultiPartitionKey, each).keys_by_dimension
-        tenant = registry.find(database, dimensions["tenant"])
+        try:
+            tenant = registry.find(database, dimensions["tenant"])
+        except UnknownTenant:
+            if not ranged:
+                raise
+            continue
         if tenant.retired_at is not None:
             context.log.info(f"{tenant.slug} is retired: skipped.")
-        else:
+        elif not ranged or tenant.judgment_enabled or tenant.archival_enabled:
             yield of_day(date.fromisoformat(dimensions["date"]), tenant, clock.now())

@@ -29,6 +29,7 @@
     ├── RateExceeded
     ├── InvariantViolated
     │   └── BlastRadiusExceeded
+    ├── TenantsFailed
     ├── EvidenceRefused
     ├── EvalRefused
     └── ReviewRefused
@@ -187,6 +188,10 @@ class InvariantViolated(ForgettingError):
 
 class BlastRadiusExceeded(InvariantViolated):
     """The verdicts of one run would end too much of a scope; nothing was proposed."""
+
+
+class TenantsFailed(ForgettingError):
+    """Some tenants of a run over many failed; the others finished."""
 
 
 class EvidenceRefused(ForgettingError):

@@ -49,6 +49,13 @@ class Settings(BaseSettings):
     forgetting_unforget: bool = Field(
         False, description="sweeps archive nothing and bring back a batch each, until none is left"
     )
+    forgetting_tenants_per_run: int = Field(
+        1,
+        ge=1,
+        le=1000,
+        description="tenants that one run of the schedule goes through; above 1 a tenant costs far "
+        "less, and a failed one is left alone while the others go on",
+    )
     forgetting_gateway: Literal["jev", "scripted"] = Field(
         "jev", description="who judges; `scripted` answers from the demo's fixture, demo only"
     )

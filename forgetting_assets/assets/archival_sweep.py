@@ -1,14 +1,16 @@
 """Episodic evidence that was of no use, moved to the archive tier."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
+from typing import Any
 
 import dagster as dg
 
-from forgetting_assets import metadata
+from forgetting_assets import isolation, metadata
 from forgetting_assets.assets import sources
 from forgetting_assets.assets.retention_proposals import retention_proposals
-from forgetting_assets.partitions import daily_tenant, selected
+from forgetting_assets.partition import Partition
+from forgetting_assets.partitions import daily_tenant
 from forgetting_assets.store import invariant, tier
 from resources.clock import Clock
 from resources.database import Database
@@ -66,60 +68,49 @@ def archival_sweep(
     if off := flag.why_archive_is_off():
         context.log.info(off)
         return
-    done: list[tier.Sweep] = []
-    back: list[tier.Revival] = []
-    for partition in (partitions := list(selected(context, database, clock))):
-        now = clock.now()
+    schema = metadata.table_schema(database, TABLE)
+
+    def sweep(partition: Partition) -> Mapping[str, Any]:
+        done, back = tier.Sweep(), tier.Revival()
+        slug, now = partition.tenant.slug, clock.now()
         if flag.unforget:
-            back.append(tier.revive(database, partition, policy, now))
+            back = tier.revive(database, partition, policy, now)
         elif partition.tenant.archival_enabled:
             with invariant.kept(
                 database, partition, "archival_sweep", run_id=context.run.run_id, now=now
             ):
-                done.append(tier.sweep(database, partition, policy, now))
-            if done[-1].warming_up:
-                context.log.info(WARMING_UP.format(partition.tenant.slug, policy.sweep_window_days))
+                done = tier.sweep(database, partition, policy, now)
+            if done.warming_up:
+                context.log.info(WARMING_UP.format(slug, policy.sweep_window_days))
         else:
-            context.log.info(f"{partition.tenant.slug} has archival off: no evidence was read.")
-    if not partitions:
-        return
-    regrets = [
-        regret
-        for each in partitions
-        if each.tenant.archival_enabled
-        for regret in tier.regrets(
-            database, each.user_id, each.run_date - timedelta(days=REGRET_DAYS), clock.now()
-        )
-    ]
-    looked_at = sum(each.archived for each in regrets)
-    regretted = sum(each.regretted for each in regrets)
-    yield dg.MaterializeResult(
-        metadata={
-            "dagster/partition_row_count": sum(each.archived_by_partition for each in done),
-            "dagster/column_schema": metadata.table_schema(database, TABLE),
+            context.log.info(f"{slug} has archival off: no evidence was read.")
+        rows, regrets = [], []
+        if partition.tenant.archival_enabled:
+            rows = tier.preview(database, partition)
+            since = partition.run_date - timedelta(days=REGRET_DAYS)
+            regrets = tier.regrets(database, partition.user_id, since, clock.now())
+        looked_at = sum(each.archived for each in regrets)
+        regretted = sum(each.regretted for each in regrets)
+        return {
+            "dagster/partition_row_count": done.archived_by_partition,
+            "dagster/column_schema": schema,
             "dagster/column_lineage": LINEAGE,
-            "preview": metadata.preview(
-                [
-                    row
-                    for each in partitions
-                    if each.tenant.archival_enabled
-                    for row in tier.preview(database, each)
-                ]
-            ),
-            "archived": sum(each.archived for each in done),
-            "archived_by_partition": sum(each.archived_by_partition for each in done),
-            "warming_up": sum(each.warming_up for each in done),
+            "preview": metadata.preview(rows),
+            "archived": done.archived,
+            "archived_by_partition": done.archived_by_partition,
+            "warming_up": int(done.warming_up),
             "regretted": regretted,
             **({"regret_rate": regretted / looked_at} if looked_at else {}),
-            "revived": sum(each.revived for each in back),
+            "revived": back.revived,
             **(
                 {
                     "revival_order": "the day that was archived last first",
                     "revival_batch": policy.sweep_batch,
-                    "archived_remaining": sum(each.remaining for each in back),
+                    "archived_remaining": back.remaining,
                 }
                 if flag.unforget
                 else {}
             ),
         }
-    )
+
+    yield from isolation.materialize(context, database, clock, sweep)

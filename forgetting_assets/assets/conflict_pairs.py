@@ -1,12 +1,14 @@
 """Pairs of memories that may contradict or repeat each other."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import dagster as dg
 
-from forgetting_assets import metadata
+from forgetting_assets import isolation, metadata
 from forgetting_assets.assets import sources
-from forgetting_assets.partitions import daily_tenant, selected
+from forgetting_assets.partition import Partition
+from forgetting_assets.partitions import daily_tenant
 from forgetting_assets.store import pairs
 from resources.clock import Clock
 from resources.database import Database
@@ -59,36 +61,29 @@ def conflict_pairs(
         return
     # The pass starts here: thresholds that cannot be used are refused before anything is read.
     context.log.info(f"The thresholds are from: {policy.thresholds_from}.")
-    found: list[pairs.DuePair] = []
-    total, seen, mined_memories, mined_pairs = 0, 0, 0, 0
-    for partition in (partitions := list(selected(context, database, clock))):
-        if not partition.tenant.judgment_enabled:
+    schema = metadata.table_schema(database, TABLE)
+
+    def select(partition: Partition) -> Mapping[str, Any]:
+        chosen = pairs.SelectedPairs()
+        if partition.tenant.judgment_enabled:
+            chosen = pairs.select(database, partition, policy, clock.now())
+        else:
             context.log.info(f"{partition.tenant.slug} is not opted in: no memory was read.")
-            continue
-        chosen = pairs.select(database, partition, policy, clock.now())
-        found += chosen.pairs
-        total += chosen.total
-        seen += chosen.memories
-        mined_memories += chosen.mined.memories
-        mined_pairs += chosen.mined.pairs
         if nowhere := chosen.mined.directionless:
             context.log.warning(
                 f"{partition.tenant.slug} has memories with a zero vector, which is like no other: "
                 f"{some(nowhere)}. They are in no pair until they are embedded again."
             )
-    if not partitions:
-        return
-    yield dg.MaterializeResult(
-        metadata={
-            "dagster/partition_row_count": len(found),
-            "dagster/column_schema": metadata.table_schema(database, TABLE),
+        return {
+            "dagster/partition_row_count": len(chosen.pairs),
+            "dagster/column_schema": schema,
             "dagster/column_lineage": LINEAGE,
-            "pairs": len(found),
-            "pairs_at_or_above_floor": total,
-            "memories_seen": seen,
-            "memories_mined": mined_memories,
-            "similar_pairs_mined": mined_pairs,
-            "pairs_with_stale_older_side": sum(pair.older_is_stale for pair in found),
+            "pairs": len(chosen.pairs),
+            "pairs_at_or_above_floor": chosen.total,
+            "memories_seen": chosen.memories,
+            "memories_mined": chosen.mined.memories,
+            "similar_pairs_mined": chosen.mined.pairs,
+            "pairs_with_stale_older_side": sum(pair.older_is_stale for pair in chosen.pairs),
             "conflict_floors": policy.conflict_floors,
             "preview": metadata.preview(
                 [
@@ -99,8 +94,9 @@ def conflict_pairs(
                         "similarity": round(pair.similarity, 3),
                         "older_is_stale": pair.older_is_stale,
                     }
-                    for pair in found
+                    for pair in chosen.pairs
                 ]
             ),
         }
-    )
+
+    yield from isolation.materialize(context, database, clock, select)

@@ -1,17 +1,18 @@
 """What the judge says of each candidate."""
 
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import dagster as dg
 from pydantic import Field
 
-from forgetting_assets import metadata
+from forgetting_assets import isolation, metadata
 from forgetting_assets.assets.conflict_pairs import conflict_pairs
 from forgetting_assets.assets.stale_candidates import stale_candidates
 from forgetting_assets.calls import Means
 from forgetting_assets.judge import Judged, judge
-from forgetting_assets.partitions import daily_tenant, selected
+from forgetting_assets.partition import Partition
+from forgetting_assets.partitions import daily_tenant
 from forgetting_assets.store import verdicts
 from resources.budget import Budget
 from resources.clock import Clock
@@ -80,43 +81,36 @@ def judged_verdicts(
     # Before anything is paid for: verdicts without usable thresholds would be of no use.
     thresholds_from = policy.thresholds_from
     means = Means(database, gateway, budget, rate, clock, policy)
-    done: list[Judged] = []
-    for partition in (partitions := list(selected(context, database, clock))):
+    schema = metadata.table_schema(database, TABLE)
+
+    def ask(partition: Partition) -> Mapping[str, Any]:
+        done, rows = Judged(), []
         if partition.tenant.judgment_enabled:
-            done.append(judge(means, partition, context.log.info, rejudge=config.rejudge))
-    if not partitions:
-        return
-    outcomes = sum((each.outcomes for each in done), Counter[str]())
-    for reason in (each.stopped for each in done if each.stopped):
-        context.log.warning(reason)
-    yield dg.MaterializeResult(
-        metadata={
-            "dagster/partition_row_count": outcomes.total(),
-            "dagster/column_schema": metadata.table_schema(database, TABLE),
+            done = judge(means, partition, context.log.info, rejudge=config.rejudge)
+            rows = verdicts.preview(database, partition)
+        if done.stopped:
+            context.log.warning(done.stopped)
+        return {
+            "dagster/partition_row_count": done.outcomes.total(),
+            "dagster/column_schema": schema,
             "dagster/column_lineage": LINEAGE,
-            "preview": metadata.preview(
-                [
-                    row
-                    for each in partitions
-                    if each.tenant.judgment_enabled
-                    for row in verdicts.preview(database, each)
-                ]
-            ),
+            "preview": metadata.preview(rows),
             "model": gateway.pinned_model,
             "thresholds_from": thresholds_from,
-            "items": sum(each.items for each in done),
-            "judged": sum(each.judged for each in done),
-            "reused": sum(each.reused for each in done),
-            "answers_rejected": sum(each.rejected for each in done),
-            "items_too_large": sum(each.too_large for each in done),
-            "items_unjudgeable": sum(each.unjudgeable for each in done),
-            "items_left": sum(each.left for each in done),
-            "partial": any(each.stopped for each in done),
-            "calls": sum(each.calls for each in done),
-            "lost_calls": sum(each.lost_calls for each in done),
-            "unpriced_calls": sum(each.unpriced_calls for each in done),
-            "spend_usd": float(sum(each.spend_usd for each in done)),
-            "stopped": [each.stopped for each in done if each.stopped],
-            **{f"verdicts_{action}": n for action, n in sorted(outcomes.items())},
+            "items": done.items,
+            "judged": done.judged,
+            "reused": done.reused,
+            "answers_rejected": done.rejected,
+            "items_too_large": done.too_large,
+            "items_unjudgeable": done.unjudgeable,
+            "items_left": done.left,
+            "partial": bool(done.stopped),
+            "calls": done.calls,
+            "lost_calls": done.lost_calls,
+            "unpriced_calls": done.unpriced_calls,
+            "spend_usd": float(done.spend_usd),
+            "stopped": [done.stopped] if done.stopped else [],
+            **{f"verdicts_{action}": n for action, n in sorted(done.outcomes.items())},
         }
-    )
+
+    yield from isolation.materialize(context, database, clock, ask)

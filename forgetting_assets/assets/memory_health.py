@@ -1,13 +1,15 @@
 """How a tenant's memory is doing after the pass."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import dagster as dg
 
-from forgetting_assets import metadata
+from forgetting_assets import isolation, metadata
 from forgetting_assets.assets import sources
 from forgetting_assets.assets.retention_proposals import retention_proposals
-from forgetting_assets.partitions import daily_tenant, selected
+from forgetting_assets.partition import Partition
+from forgetting_assets.partitions import daily_tenant
 from forgetting_assets.store import health
 from resources.clock import Clock
 from resources.database import Database
@@ -34,7 +36,7 @@ LINEAGE = metadata.lineage(
     }
 )
 
-SUMMED = (
+COUNTED = (
     *("live_memories", "stale_memories", "archived_memories", "superseded_memories"),
     *("hot_evidence", "idle_evidence", "archived_evidence"),
     *("open_proposals", "unresolved_conflicts", "regretted"),
@@ -72,29 +74,25 @@ def memory_health(
     if off := flag.why_everything_is_off():
         context.log.info(off)
         return
-    measured: list[health.MemoryHealth] = []
-    for partition in (partitions := list(selected(context, database, clock))):
-        if partition.tenant.judgment_enabled or partition.tenant.archival_enabled:
-            measured.append(health.record(database, partition, policy, clock.now()))
-        else:
-            context.log.info(f"{partition.tenant.slug} agreed to nothing: nothing was counted.")
-    if not partitions:
-        return
-    totals = {name: sum(getattr(each, name) for each in measured) for name in SUMMED}
-    evidence = totals["hot_evidence"] + totals["archived_evidence"]
-    yield dg.MaterializeResult(
-        metadata={
-            "dagster/partition_row_count": len(measured),
-            "dagster/column_schema": metadata.table_schema(database, TABLE),
+    schema = metadata.table_schema(database, TABLE)
+
+    def measure(partition: Partition) -> Mapping[str, Any]:
+        shown = {
+            "dagster/partition_row_count": 0,
+            "dagster/column_schema": schema,
             "dagster/column_lineage": LINEAGE,
-            **(
-                {
-                    **totals,
-                    "archive_share": totals["archived_evidence"] / evidence if evidence else 0.0,
-                    "oldest_open_days": max(each.oldest_open_days for each in measured),
-                }
-                if measured
-                else {}
-            ),
         }
-    )
+        if not (partition.tenant.judgment_enabled or partition.tenant.archival_enabled):
+            context.log.info(f"{partition.tenant.slug} agreed to nothing: nothing was counted.")
+            return shown
+        found = health.record(database, partition, policy, clock.now())
+        evidence = found.hot_evidence + found.archived_evidence
+        return {
+            **shown,
+            "dagster/partition_row_count": 1,
+            **{name: getattr(found, name) for name in COUNTED},
+            "archive_share": found.archived_evidence / evidence if evidence else 0.0,
+            "oldest_open_days": found.oldest_open_days,
+        }
+
+    yield from isolation.materialize(context, database, clock, measure)

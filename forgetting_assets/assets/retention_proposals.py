@@ -1,13 +1,14 @@
 """What waits for a human."""
 
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import dagster as dg
 
-from forgetting_assets import metadata
+from forgetting_assets import isolation, metadata
 from forgetting_assets.assets.judged_verdicts import judged_verdicts
-from forgetting_assets.partitions import daily_tenant, selected
+from forgetting_assets.partition import Partition
+from forgetting_assets.partitions import daily_tenant
 from forgetting_assets.store import invariant, proposals
 from resources.clock import Clock
 from resources.database import Database
@@ -60,41 +61,33 @@ def retention_proposals(
     if off := flag.why_pass_is_off():
         context.log.info(off)
         return
-    done: list[proposals.WrittenProposals] = []
-    for partition in (partitions := list(selected(context, database, clock))):
+    schema = metadata.table_schema(database, TABLE)
+
+    def propose(partition: Partition) -> Mapping[str, Any]:
+        done, rows = proposals.WrittenProposals(), []
         if partition.tenant.judgment_enabled:
             now = clock.now()
             with invariant.kept(
                 database, partition, "retention_proposals", run_id=context.run.run_id, now=now
             ):
-                done.append(proposals.write(database, partition, policy, now))
-    if not partitions:
-        return
-    proposed = sum((each.proposed for each in done), Counter[str]())
-    withheld = sum((each.withheld for each in done), Counter[str]())
-    dismissed = sum(each.dismissed for each in done)
-    yield dg.MaterializeResult(
-        metadata={
-            "dagster/partition_row_count": proposed.total() + dismissed,
-            "dagster/column_schema": metadata.table_schema(database, TABLE),
+                done = proposals.write(database, partition, policy, now)
+            rows = proposals.preview(database, partition)
+        proposed = done.proposed
+        return {
+            "dagster/partition_row_count": proposed.total() + done.dismissed,
+            "dagster/column_schema": schema,
             "dagster/column_lineage": LINEAGE,
-            "preview": metadata.preview(
-                [
-                    row
-                    for each in partitions
-                    if each.tenant.judgment_enabled
-                    for row in proposals.preview(database, each)
-                ]
-            ),
+            "preview": metadata.preview(rows),
             "thresholds_from": policy.thresholds_from,
             "thresholds": policy.thresholds,
-            "written": sum(each.written for each in done),
+            "written": done.written,
             "proposed": proposed.total(),
             **{f"proposed_{action}": proposed[action] for action in sorted(policy.thresholds)},
-            "dismissed": dismissed,
-            "withdrawn": sum(each.withdrawn for each in done),
-            "expired": sum(each.expired for each in done),
-            "withheld": dict(withheld),
-            "open_in_all": sum(each.open_in_all for each in done),
+            "dismissed": done.dismissed,
+            "withdrawn": done.withdrawn,
+            "expired": done.expired,
+            "withheld": dict(done.withheld),
+            "open_in_all": done.open_in_all,
         }
-    )
+
+    yield from isolation.materialize(context, database, clock, propose)

@@ -1,13 +1,15 @@
 """Memories that nobody changed or reviewed for a while."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import dagster as dg
 
-from forgetting_assets import metadata
+from forgetting_assets import isolation, metadata
 from forgetting_assets.assets import sources
 from forgetting_assets.assets.conflict_pairs import conflict_pairs
-from forgetting_assets.partitions import daily_tenant, selected
+from forgetting_assets.partition import Partition
+from forgetting_assets.partitions import daily_tenant
 from forgetting_assets.store import candidates
 from resources.clock import Clock
 from resources.database import Database
@@ -57,25 +59,21 @@ def stale_candidates(
     if off := flag.why_pass_is_off():
         context.log.info(off)
         return
-    found: list[candidates.StaleSingle] = []
-    total = 0
-    for partition in (partitions := list(selected(context, database, clock))):
-        if not partition.tenant.judgment_enabled:
+    schema = metadata.table_schema(database, TABLE)
+
+    def select(partition: Partition) -> Mapping[str, Any]:
+        chosen = candidates.SelectedSingles()
+        if partition.tenant.judgment_enabled:
+            chosen = candidates.select(database, partition, policy, clock.now())
+        else:
             context.log.info(f"{partition.tenant.slug} is not opted in: no memory was read.")
-            continue
-        chosen = candidates.select(database, partition, policy, clock.now())
-        found += chosen.singles
-        total += chosen.total
-    if not partitions:
-        return
-    yield dg.MaterializeResult(
-        metadata={
-            "dagster/partition_row_count": len(found),
-            "dagster/column_schema": metadata.table_schema(database, TABLE),
+        return {
+            "dagster/partition_row_count": len(chosen.singles),
+            "dagster/column_schema": schema,
             "dagster/column_lineage": LINEAGE,
-            "stale_candidates": len(found),
-            "stale_total": total,
-            "judged_in_a_pair": sum(single.in_pair for single in found),
+            "stale_candidates": len(chosen.singles),
+            "stale_total": chosen.total,
+            "judged_in_a_pair": sum(single.in_pair for single in chosen.singles),
             "preview": metadata.preview(
                 [
                     {
@@ -85,8 +83,9 @@ def stale_candidates(
                         "newer": len(single.newer_ids),
                         "in_pair": single.in_pair,
                     }
-                    for single in found
+                    for single in chosen.singles
                 ]
             ),
         }
-    )
+
+    yield from isolation.materialize(context, database, clock, select)

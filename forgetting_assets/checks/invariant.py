@@ -1,15 +1,17 @@
 """Zero episodic collapse on each asset, conservation of the archive, and how a judging went."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import dagster as dg
 
+from forgetting_assets import isolation, metadata, partitions
 from forgetting_assets.assets.archival_sweep import archival_sweep
 from forgetting_assets.assets.conflict_pairs import conflict_pairs
 from forgetting_assets.assets.judged_verdicts import judged_verdicts
 from forgetting_assets.assets.retention_proposals import retention_proposals
 from forgetting_assets.assets.stale_candidates import stale_candidates
-from forgetting_assets.partitions import daily_tenant, selected
+from forgetting_assets.partition import Partition
+from forgetting_assets.partitions import daily_tenant
 from forgetting_assets.store import invariant
 from resources.clock import Clock
 from resources.database import Database
@@ -29,6 +31,10 @@ run before anything is proposed; retention_proposals verifies it again for itsel
 COMPLETE = """Every item of the partition has a verdict. It warns when some have none: the judge was
 away, the budget was spent, the queue of proposals is full, or they cannot be judged. What can be is
 judged by the next run."""
+
+
+STOPPED = """Each tenant with violations is stopped by itself: the later assets leave it alone, and
+every_tenant_finished fails the run in the end."""
 
 
 def _none(_policy: Policy) -> Mapping[str, float]:
@@ -72,6 +78,8 @@ def _check(
     *,
     blocking: bool = True,
 ) -> dg.AssetChecksDefinition:
+    # Of a blocking check only an error blocks.
+    severity = dg.AssetCheckSeverity.ERROR if blocking else dg.AssetCheckSeverity.WARN
     decorate: Callable[..., dg.AssetChecksDefinition] = dg.asset_check(
         asset=asset,
         name=name,
@@ -84,30 +92,67 @@ def _check(
     def check(
         context: dg.AssetCheckExecutionContext, database: Database, policy: Policy, clock: Clock
     ) -> dg.AssetCheckResult:
-        found: list[invariant.Violation] = []
-        partitions = list(selected(context, database, clock))
-        for partition in partitions:
+        def look_at(partition: Partition) -> list[invariant.Violation]:
             with database.tenant(partition.user_id) as tx:
-                here = invariant.violations(tx, partition, look, **parameters(policy))
+                found = invariant.violations(tx, partition, look, **parameters(policy))
             invariant.record(
                 database,
                 partition,
                 asset.key.to_user_string(),
                 name,
-                here,
+                found,
                 run_id=context.run.run_id,
                 checked_at=clock.now(),
             )
-            found += here
+            if found and blocking:
+                reason = f"{name}: {len(found)} violations, the first: {found[0].reason}."
+                isolation.fail(context, asset.key, database, clock, partition, reason)
+            return found
+
+        looked = list(isolation.each(context, asset.key, database, clock, look_at))
+        ranged = partitions.is_ranged(context.run)
+        if ranged:
+            for partition, found in looked:
+                isolation.report(
+                    context,
+                    dg.AssetCheckKey(asset.key, name),
+                    partition,
+                    passed=not found,
+                    severity=severity,
+                    metadata=_metadata(found),
+                )
+        found = [violation for _partition, here in looked for violation in here]
         return dg.AssetCheckResult(
             passed=not found,
-            # Of a blocking check only an error blocks.
-            severity=dg.AssetCheckSeverity.ERROR if blocking else dg.AssetCheckSeverity.WARN,
-            metadata={
-                "violations": len(found),
-                "partitions": len(partitions),
-                "reasons": [f"{each.id}: {each.reason}" for each in found[:20]],
-            },
+            # In a range one tenant's error must not stop the others: isolation stops that tenant.
+            severity=dg.AssetCheckSeverity.WARN if ranged else severity,
+            description=STOPPED if ranged and found and blocking else None,
+            metadata={**_metadata(found), "partitions": len(looked)}
+            | ({"tenants": _table(looked)} if ranged else {}),
         )
 
     return check
+
+
+def _metadata(found: Sequence[invariant.Violation]) -> dict[str, int | list[str]]:
+    return {
+        "violations": len(found),
+        "reasons": [f"{each.id}: {each.reason}" for each in found[:20]],
+    }
+
+
+def _table(
+    looked: Sequence[tuple[Partition, Sequence[invariant.Violation]]],
+) -> dg.TableMetadataValue:
+    """A row a tenant, those with violations first."""
+    return metadata.table(
+        [
+            {
+                "tenant": partition.tenant.slug,
+                "date": partition.run_date.isoformat(),
+                "violations": len(found),
+                "first_reason": found[0].reason if found else "",
+            }
+            for partition, found in sorted(looked, key=lambda each: -len(each[1]))
+        ]
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
 
@@ -31,8 +31,8 @@ class StaleSingle:
 class SelectedSingles:
     """What a partition takes, and how many there are beyond its cap."""
 
-    singles: list[StaleSingle]
-    total: int
+    singles: list[StaleSingle] = field(default_factory=list)
+    total: int = 0
 
 
 def select(

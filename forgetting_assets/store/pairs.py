@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
 
@@ -41,10 +41,10 @@ class SelectedPairs:
     ``memories`` is how many the tenant has, each of which was seen.
     """
 
-    pairs: list[DuePair]
-    total: int
-    mined: Mined
-    memories: int
+    pairs: list[DuePair] = field(default_factory=list)
+    total: int = 0
+    mined: Mined = field(default_factory=Mined)
+    memories: int = 0
 
 
 def select(

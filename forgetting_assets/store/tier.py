@@ -27,8 +27,8 @@ class Sweep:
     ``warming_up``: uses are not recorded for a whole window yet, so nothing could be due (BR-28).
     """
 
-    archived: int
-    archived_by_partition: int
+    archived: int = 0
+    archived_by_partition: int = 0
     warming_up: bool = False
 
 
@@ -36,8 +36,8 @@ class Sweep:
 class Revival:
     """What one sweep revived instead of archiving, and what is still in the archive tier."""
 
-    revived: int
-    remaining: int
+    revived: int = 0
+    remaining: int = 0
 
 
 @dataclass(frozen=True)

@@ -61,10 +61,12 @@ ASSETS = (
     "memory_health",
 )
 COLLAPSE = "zero_episodic_collapse"
+FINISHED = ("memory_health", "every_tenant_finished")
 BLOCKING = [
     *((asset, COLLAPSE) for asset in ASSETS if asset != "memory_health"),
     ("archival_sweep", "archive_is_conserved"),
     ("judged_verdicts", "blast_radius"),
+    FINISHED,
 ]
 NOWHERE = "postgresql://nobody@/nothing?host=/nonexistent"
 BOTH = Flag(pass_enabled=True, archive_enabled=True)
@@ -331,7 +333,7 @@ def test_the_jobs_are_the_whole_pass_and_the_sweep_with_its_health() -> None:
         "sweep_alone": {
             "archival_sweep",
             "memory_health",
-            *(name for name in checks if name.startswith("archival_sweep")),
+            *(name for name in checks if name.startswith(("archival_sweep", "memory_health"))),
         },
     }
     for name in selected:
@@ -532,7 +534,7 @@ def test_a_pass_materializes_every_asset_and_evaluates_every_check_for_its_parti
         "SELECT asset, check_name, passed, reasons, run_id, run_date, user_id, checked_at "
         "FROM forgetting.invariant_results"
     )
-    assert {(row["asset"], row["check_name"]) for row in kept} >= set(BLOCKING)
+    assert {(row["asset"], row["check_name"]) for row in kept} >= set(BLOCKING) - {FINISHED}
     for row in kept:
         assert row["passed"]
         assert row["reasons"] == []
@@ -763,33 +765,6 @@ def test_of_who_agreed_to_nothing_there_is_no_figure_and_no_row(graph: Graph, st
     assert store.rows("SELECT * FROM forgetting.memory_health") == []
 
 
-def test_several_partitions_in_one_run_are_measured_each_and_summed(
-    graph: Graph, store: Store
-) -> None:
-    furnish(store, "acme")
-    furnish(store, "globex")
-    graph.instance.add_dynamic_partitions("tenants", ["acme", "globex"])
-    job = graph.defs.resolve_job_def("sweep_alone")
-    result = job.execute_in_process(
-        instance=graph.instance,
-        asset_selection=[dg.AssetKey("memory_health")],
-        tags={
-            "dagster/asset_partition_range_start": partitions.key(DAY, "acme"),
-            "dagster/asset_partition_range_end": partitions.key(DAY, "globex"),
-        },
-        raise_on_error=False,
-        run_config=QUIET,
-    )
-    assert result.success, failures(result)
-    events = result.asset_materializations_for_node("memory_health")
-    assert len(events) == 2
-    for event in events:
-        assert event.metadata["dagster/partition_row_count"].value == 2
-        assert event.metadata["live_memories"].value == 12
-    rows = store.rows("SELECT live_memories FROM forgetting.memory_health")
-    assert [row["live_memories"] for row in rows] == [6, 6]
-
-
 # --- the invariant stops the run ------------------------------------------------------------------
 
 
@@ -869,9 +844,11 @@ def test_a_violation_fails_the_run_at_the_blocking_check_and_nothing_after_it_ru
     assert list(materialized(result)) == list(reached)
     assert f"{asset}_{check}" in steps(result, "STEP_FAILURE")
     found = {key: passed for key, passed in evaluations(result).items() if not passed}
-    assert found == {(asset, check): False}
+    # Health is measured although the sweep failed, and after it this is seen.
+    left_behind = {FINISHED: False} if asset == "archival_sweep" else {}
+    assert found == {(asset, check): False, **left_behind}
 
-    (evaluation,) = (e for e in result.get_asset_check_evaluations() if not e.passed)
+    (evaluation, *_) = (e for e in result.get_asset_check_evaluations() if not e.passed)
     assert evaluation.severity is dg.AssetCheckSeverity.ERROR
     reasons = evaluation.metadata["reasons"].value
     assert isinstance(reasons, Sequence)
@@ -1135,7 +1112,10 @@ def test_health_is_counted_last_although_it_does_not_depend_on_the_sweep(
 ) -> None:
     store.evidence(store.tenant(), age=90)
     result = graph.run(job=job)
-    assert steps(result, "STEP_START")[-1] == "memory_health"
+    assert steps(result, "STEP_START")[-2:] == [
+        "memory_health",
+        "memory_health_every_tenant_finished",
+    ]
     assert materialized(result)["memory_health"]["archived_evidence"] == 1
 
 

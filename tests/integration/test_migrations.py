@@ -200,6 +200,7 @@ GRANTS: Mapping[str, set[str]] = {
     "forgetting.regrets": APPENDED,
     "forgetting.forgotten": READ,
     "forgetting.memory_health": REPLACED,
+    "forgetting.partition_failures": EDITED | REPLACED,
     "forgetting.deployment_spend": EDITED,
     "forgetting.token_rate": {"SELECT", "UPDATE"},
     "forgetting.comparable_memories": READ,
@@ -436,7 +437,7 @@ def test_every_table_view_and_column_has_a_comment(places: Addresses) -> None:
 
 def test_every_table_with_a_tenant_forces_row_level_security(places: Addresses) -> None:
     found = {row["name"]: row for row in ask(admin_of(places), TENANT_TABLES)}
-    assert len(found) == 28 + len(UNFORCED)
+    assert len(found) == 29 + len(UNFORCED)
     for name, table in found.items():
         read = ANALYST_POLICIES if name in ANALYST_COLUMNS else []
         expected = UNFORCED.get(name, [*read, TENANT_POLICY])

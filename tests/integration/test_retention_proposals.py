@@ -828,7 +828,10 @@ def full(store: Store) -> tuple[UUID, UUID]:
                 stale_memories, archived_memories, superseded_memories, hot_evidence,
                 idle_evidence, archived_evidence, open_proposals, unresolved_conflicts, regretted,
                 counts)
-            VALUES (:day, :id, :now, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '{}')
+            VALUES (:day, :id, :now, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '{}');
+            INSERT INTO forgetting.partition_failures (run_date, user_id, step, asset, reason,
+                run_id, failed_at)
+            VALUES (:day, :id, 'step', 'asset', 'reason', 'run', :now)
             """,
             id=user_id,
             proposal=row["id"],
@@ -889,6 +892,7 @@ REPLACED = [
     "forgetting.stale_candidates",
     "forgetting.mined_memories",
     "forgetting.memory_health",
+    "forgetting.partition_failures",
 ]
 APPEND_ONLY = [
     "memory_events",

@@ -189,6 +189,7 @@ def test_the_tenant_tables_are_those_that_the_migration_isolates() -> None:
         "forgetting.forgotten",
         "forgetting.closures",
         "forgetting.memory_health",
+        "forgetting.partition_failures",
     ]
 
 
@@ -318,6 +319,7 @@ def test_br_01_the_only_deletes_are_of_what_can_be_made_again_of_reservations_an
         "forgetting.conflict_pairs",
         "forgetting.memory_health",
         "forgetting.mined_memories",
+        "forgetting.partition_failures",
         "forgetting.stale_candidates",
     }
     assert deleted("DELETE\n  FROM memories\nWHERE TRUE;") == {"memories"}
@@ -337,6 +339,7 @@ def test_br_01_the_runtime_role_is_granted_no_delete_on_what_is_remembered_or_de
         "forgetting.conflict_pairs",
         "forgetting.memory_health",
         "forgetting.mined_memories",
+        "forgetting.partition_failures",
         "forgetting.stale_candidates",
     }
 
