@@ -44,15 +44,17 @@ def nightly(
             "No tenant is opted in, or the sensor has not added it yet: see "
             "`forgetting tenants list`."
         )
-    per_run = settings.read().forgetting_tenants_per_run
+    yield from requests(yesterday, slugs, settings.read().forgetting_tenants_per_run)
+
+
+def requests(run_date: date, slugs: Sequence[str], per_run: int) -> Iterator[dg.RunRequest]:
+    """The runs of a day: one a tenant, or one for every ``per_run`` neighbours of ``slugs``."""
     for start in range(0, len(slugs), per_run):
-        yield _request(yesterday, slugs[start : start + per_run])
-
-
-def _request(run_date: date, slugs: Sequence[str]) -> dg.RunRequest:
-    key = partitions.key(run_date, slugs[0])
-    if len(slugs) == 1:
-        return dg.RunRequest(run_key=key, partition_key=key)
-    return dg.RunRequest(
-        run_key=f"{key}...{slugs[-1]}", tags=partitions.range_tags(run_date, slugs)
-    )
+        chosen = slugs[start : start + per_run]
+        key = partitions.key(run_date, chosen[0])
+        if len(chosen) == 1:
+            yield dg.RunRequest(run_key=key, partition_key=key)
+        else:
+            yield dg.RunRequest(
+                run_key=f"{key}...{chosen[-1]}", tags=partitions.range_tags(run_date, chosen)
+            )

@@ -14,12 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import pytest
 import sqlalchemy as sa
 
 from resources import embedded, migrations
 from resources.addresses import RUNTIME_ROLE, Addresses
 from resources.database import Database, engine
+from tests.graph import Graph
 from tests.support import Store
 
 TEMPLATE = "template_memory"
@@ -108,6 +110,13 @@ def store(database: Database, places: Addresses) -> Iterator[Store]:
     owner = engine(places.admin)
     yield Store(database, owner)
     owner.dispose()
+
+
+@pytest.fixture
+def graph(store: Store) -> Iterator[Graph]:
+    """The product around the test's store, on an instance in memory."""
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield Graph(store, instance)
 
 
 @pytest.fixture(scope="session")

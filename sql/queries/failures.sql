@@ -5,8 +5,10 @@
 INSERT INTO forgetting.partition_failures (user_id, run_date, step, asset, reason, run_id, failed_at)
 VALUES (:user_id, :run_date, :step, :asset, :reason, :run_id, :failed_at)
 ON CONFLICT (user_id, run_date, step) DO UPDATE SET
-asset = excluded.asset, reason = excluded.reason, run_id = excluded.run_id,
-failed_at = excluded.failed_at;
+    asset = excluded.asset,
+    reason = excluded.reason,
+    run_id = excluded.run_id,
+    failed_at = excluded.failed_at;
 
 -- name: clear_failure
 -- The step starts again.
