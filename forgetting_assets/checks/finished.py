@@ -74,7 +74,8 @@ def every_tenant_finished(
     )
     if failed:
         named = [
-            f"{partition.tenant.slug} on {partition.run_date} in {first.step} ({first.reason.rstrip('.')})"
+            f"{partition.tenant.slug} on {partition.run_date} in {first.step} "
+            f"({first.reason.rstrip('.')})"
             for partition, first in failed[:NAMED]
         ]
         more = f" and {len(failed) - NAMED} more" if len(failed) > NAMED else ""
