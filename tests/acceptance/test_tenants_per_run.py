@@ -1,4 +1,4 @@
-"""A run over many tenants: each for itself, and the invariant as plain to see as in a run of one."""
+"""A run over many tenants: each for itself, the invariant as plain to see as in a run of one."""
 
 from __future__ import annotations
 
