@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev test soak lint lock bench-mining bench-sweep clean
+.PHONY: help demo dev test soak lint lock bench-mining bench-sweep bench-tenants clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -45,6 +45,9 @@ bench-mining: $(READY) ## Measure mining and write docs/benchmarks/mining.md (AR
 
 bench-sweep: $(READY) ## Measure the archival sweep and write docs/benchmarks/sweep.md
 	@$(BIN)/python -m eval.bench.sweep
+
+bench-tenants: $(READY) ## Measure a night of 1,000 tenants and write docs/benchmarks/tenants.md
+	@$(BIN)/python -m eval.bench.tenants
 
 clean: ## Remove the environment and the embedded server's data
 	rm -rf $(VENV) .forgetting

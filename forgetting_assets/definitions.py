@@ -44,7 +44,7 @@ def build_defs(**resource_overrides: Any) -> dg.Definitions:
             archival_sweep,
             memory_health,
         ],
-        asset_checks=[*invariant.checks(), finished.every_tenant_finished],
+        asset_checks=[*invariant.checks(), finished.every_tenant_finished()],
         jobs=[jobs.forgetting_pass, jobs.sweep_alone],
         schedules=[schedules.nightly],
         sensors=[sensors.tenant_registry],

@@ -95,7 +95,7 @@ def _check(
         def look_at(partition: Partition) -> list[invariant.Violation]:
             with database.tenant(partition.user_id) as tx:
                 found = invariant.violations(tx, partition, look, **parameters(policy))
-            invariant.record(
+            had_failed = invariant.record(
                 database,
                 partition,
                 asset.key.to_user_string(),
@@ -107,12 +107,7 @@ def _check(
             if found and blocking:
                 reason = f"{name}: {len(found)} violations, the first: {found[0].reason}."
                 isolation.fail(context, asset.key, database, clock, partition, reason)
-            return found
-
-        looked = list(isolation.each(context, asset.key, database, clock, look_at))
-        ranged = partitions.is_ranged(context.run)
-        if ranged:
-            for partition, found in looked:
+            if ranged and (found or had_failed):
                 isolation.report(
                     context,
                     dg.AssetCheckKey(asset.key, name),
@@ -121,6 +116,10 @@ def _check(
                     severity=severity,
                     metadata=_metadata(found),
                 )
+            return found
+
+        ranged = partitions.is_ranged(context.run)
+        looked = list(isolation.each(context, asset.key, database, clock, look_at))
         found = [violation for _partition, here in looked for violation in here]
         return dg.AssetCheckResult(
             passed=not found,

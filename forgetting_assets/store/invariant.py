@@ -112,11 +112,11 @@ def record(
     *,
     run_id: str,
     checked_at: datetime,
-) -> None:
-    """Keep one check's result, whatever becomes of the run."""
+) -> bool:
+    """Keep one check's result, whatever becomes of the run; whether the one before had failed."""
     reasons = [{"id": str(violation.id), "reason": violation.reason} for violation in found]
     with database.tenant(partition.user_id) as tx:
-        tx.run(
+        kept = tx.one(
             QUERIES["insert_result"],
             run_date=partition.run_date,
             asset=asset,
@@ -126,6 +126,7 @@ def record(
             run_id=run_id,
             checked_at=checked_at,
         )
+    return bool(kept.had_failed)
 
 
 def results(database: Database, partition: Partition, run_id: str) -> dict[tuple[str, str], bool]:

@@ -143,14 +143,26 @@ WHERE
 ORDER BY i.memory_id;
 
 -- name: insert_result
--- The durable record of one check on one partition.
+-- The durable record of one check on one partition, and whether the one before it is of a failure.
 INSERT INTO forgetting.invariant_results (
     run_date, user_id, asset, check_name, passed, reasons, run_id, checked_at
 )
 VALUES (
     :run_date, :user_id, :asset, :check_name, :passed, CAST(:reasons AS jsonb), :run_id,
     :checked_at
-);
+)
+RETURNING coalesce(
+    (
+        SELECT NOT r.passed
+        FROM forgetting.invariant_results AS r
+        WHERE
+            r.user_id = :user_id AND r.run_date = :run_date
+            AND r.asset = :asset AND r.check_name = :check_name
+        ORDER BY r.checked_at DESC, r.id DESC
+        LIMIT 1
+    ),
+    FALSE
+) AS had_failed;
 
 -- name: read_results
 -- The newest result of each check of one run on a partition.

@@ -71,7 +71,7 @@ def statuses(graph: Graph, asset: str, check: str) -> dict[str, bool]:
     )
     return {
         str(record.partition).split("|")[1]: record.status.value == "SUCCEEDED"
-        for record in history
+        for record in reversed(history)  # the newest last, which stands
         if record.partition
     }
 
@@ -94,8 +94,17 @@ def test_every_tenant_of_a_range_gets_its_own_figures_rows_and_check_results(
             "SELECT count(*) AS n FROM forgetting.stale_candidates GROUP BY user_id"
         )
     }
-    assert statuses(graph, "conflict_pairs", "zero_episodic_collapse") == dict.fromkeys(SLUGS, True)
-    assert statuses(graph, "memory_health", "every_tenant_finished") == dict.fromkeys(SLUGS, True)
+    assert all(evaluations(result).values())
+    (table,) = (
+        each.metadata["tenants"]
+        for each in result.get_asset_check_evaluations()
+        if (each.asset_key, each.check_name)
+        == (AssetKey("conflict_pairs"), "zero_episodic_collapse")
+    )
+    assert isinstance(table, dg.TableMetadataValue)
+    assert [(row.data["tenant"], row.data["violations"]) for row in table.records] == [
+        (slug, 0) for slug in SLUGS
+    ]
     kept = store.rows("SELECT user_id, passed FROM forgetting.invariant_results")
     assert {row["user_id"] for row in kept} == set(ids.values())
     assert all(row["passed"] for row in kept)
@@ -151,13 +160,12 @@ def test_a_tenant_that_fails_is_left_alone_and_named_and_the_others_finish(
     for table in ("stale_candidates", "judged_verdicts"):
         found = store.rows(f"SELECT DISTINCT user_id FROM forgetting.{table}")
         assert {each["user_id"] for each in found} == {ids[slug] for slug in others}, table
-    assert statuses(graph, "memory_health", "every_tenant_finished") == {
-        slug: slug != "globex" for slug in SLUGS
-    }
+    assert statuses(graph, "memory_health", "every_tenant_finished") == {"globex": False}
 
-    # Mended and run alone, it stands no longer.
+    # Mended and run again, it stands no longer.
     store.execute("UPDATE forgetting.embedding_models SET embedding_model = 'test-embedding'")
-    assert graph.run("globex").success
+    assert graph.run_range(SLUGS).success
+    assert statuses(graph, "memory_health", "every_tenant_finished") == {"globex": True}
     assert store.rows("SELECT * FROM forgetting.partition_failures") == []
     assert materialized(graph, "memory_health") == set(SLUGS)
 
@@ -173,9 +181,7 @@ def test_a_collapse_stops_its_tenant_and_is_an_error_of_its_partition_and_of_the
     assert not result.success
     assert "initech" in str(_reason(result))
     assert "zero_episodic_collapse" in str(_reason(result))
-    assert statuses(graph, asset, "zero_episodic_collapse") == {
-        slug: slug != "initech" for slug in SLUGS
-    }
+    assert statuses(graph, asset, "zero_episodic_collapse") == {"initech": False}
     assert evaluations(result)[(asset, "zero_episodic_collapse")] is False
     red = [
         each
@@ -191,8 +197,11 @@ def test_a_collapse_stops_its_tenant_and_is_an_error_of_its_partition_and_of_the
         assert materialized(graph, later) == set(SLUGS) - stopped, later
     (row,) = store.rows("SELECT * FROM forgetting.partition_failures")
     assert (row["user_id"], row["step"]) == (ids["initech"], f"{asset}_zero_episodic_collapse")
-    (kept,) = store.rows("SELECT * FROM forgetting.invariant_results WHERE NOT passed")
-    assert (kept["user_id"], kept["asset"]) == (ids["initech"], asset)
+    kept = store.rows("SELECT * FROM forgetting.invariant_results WHERE NOT passed")
+    assert {(row["user_id"], row["asset"], row["check_name"]) for row in kept} == {
+        (ids["initech"], asset, "zero_episodic_collapse"),
+        (ids["initech"], "memory_health", "every_tenant_finished"),
+    }
 
 
 UNLOGGED = """
