@@ -31,7 +31,7 @@ PARTS = {
     "id": r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}",
     "day": r"\d{4}-\d\d-\d\d",
     "age": r"\d+ days",
-    "time": r"\b\d\d:\d\d UTC|(?<=\d\d\d\d-\d\d-\d\d )\d\d:\d\d",
+    "time": r"(?<=\d\d\d\d-\d\d-\d\d )\d\d:\d\d",
 }
 STANDS_FOR = re.compile("|".join(f"(?P<{name}>{part})" for name, part in PARTS.items()))
 ELSEWHERE = "make dev"
@@ -120,7 +120,8 @@ class Reader:
             return "".join([*parts, re.escape(text[end:])]) + r" *\n"
 
         wanted = "".join(line(each.rstrip()) for each in shown.splitlines())
-        found = re.fullmatch(wanted, said if said.endswith("\n") or not said else f"{said}\n")
+        printed = said.strip("\n")
+        found = re.fullmatch(wanted, f"{printed}\n" if printed else "")
         assert found, f"$ {command}\nsays\n{said}\nand the page shows\n{shown}"
         self.ids |= {groups[name]: here for name, here in found.groupdict().items()}
 
