@@ -213,7 +213,9 @@ def error_tree(page: str, _database: sa.Engine) -> str:
         f"| {advice.get(each.__name__, '')} |"
         for depth, each in tree(errors.ForgettingError)
     ]
-    return "\n".join(["| error | what it means | what to do |", "| --- | --- | --- |", *rows]) + "\n"
+    return (
+        "\n".join(["| error | what it means | what to do |", "| --- | --- | --- |", *rows]) + "\n"
+    )
 
 
 def tree(of: type[Exception], depth: int = 0) -> Iterator[tuple[int, type[Exception]]]:
