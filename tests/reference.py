@@ -12,7 +12,9 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import sqlalchemy as sa
@@ -141,19 +143,38 @@ def tables(_page: str, database: sa.Engine) -> str:
     with database.connect() as connection:
         columns = connection.execute(sa.text(COLUMNS)).all()
     lines: list[str] = []
-    schema = relation = None
-    for row in columns:
-        if row.schema != schema:
-            schema = row.schema
-            lines += [f"## {SCHEMAS[schema]}", ""]
-        if row.relation != relation:
-            relation = row.relation
-            lines += ["" if lines[-1] else None, f"### {row.kind} `{relation}`", ""]
-            lines += [_text(row.about), "", "| column | type | meaning |", "| --- | --- | --- |"]
-        kind = row.type.replace("timestamp with time zone", "timestamptz")
-        may_be_null = "" if row.is_required or row.kind == "View" else " or null"
-        lines.append(f"| {row.name} | {kind}{may_be_null} | {_cell(row.meaning)} |")
-    return "\n".join(line for line in lines if line is not None) + "\n"
+    for schema, rows in groupby(columns, lambda row: row.schema):
+        relations = [list(each) for _, each in groupby(rows, lambda row: row.relation)]
+        lines += [f"## {SCHEMAS[schema]}", "", "| | |", "| --- | --- |"]
+        lines += [
+            f"| [{row.relation}](#{_anchor(row)}) | {_cell(_first_sentence(row.about))} |"
+            for row, *_ in relations
+        ]
+        for each in relations:
+            lines += ["", _heading(each[0]), "", _text(each[0].about), ""]
+            lines += ["| column | type | meaning |", "| --- | --- | --- |", *map(_column, each)]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _heading(row: sa.Row[Any]) -> str:
+    return f"### {row.kind} `{row.relation}`"
+
+
+def _anchor(row: sa.Row[Any]) -> str:
+    """What a heading is called in a link, where documents are shown."""
+    return f"{row.kind}-{row.relation}".lower().replace(".", "")
+
+
+def _column(row: sa.Row[Any]) -> str:
+    kind = row.type.replace("timestamp with time zone", "timestamptz")
+    # PostgreSQL says of no column of a view that it is never null.
+    may_be_null = "" if row.is_required or row.kind == "View" else " or null"
+    return f"| {row.name} | {kind}{may_be_null} | {_cell(row.meaning)} |"
+
+
+def _first_sentence(said: str | None) -> str:
+    return _text(said).split(". ")[0].rstrip(".") + "."
 
 
 SCHEMAS = {

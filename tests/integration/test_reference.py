@@ -61,6 +61,9 @@ def test_the_page_of_tables_has_a_meaning_for_every_column() -> None:
     schema = (PROJECT / "tests" / "integration" / "schema.txt").read_text(encoding="utf-8")
     for relation in re.findall(r"^(?:table|view) (\S+)$", schema, re.MULTILINE):
         assert f"`{relation.removeprefix('public.')}`\n" in page, relation
+    anchors = {each.lower().replace(" ", "-") for each in re.findall(r"^#+ (.+)$", page, re.M)}
+    anchors = {re.sub(r"[^\w-]", "", each) for each in anchors}
+    assert set(re.findall(r"\]\(#(.+?)\)", page)) <= anchors
     without = re.findall(r"^\| (\w+) \| .* \|  \|$", page, re.MULTILINE)
     assert without == []
 
