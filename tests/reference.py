@@ -111,6 +111,7 @@ def _asset(defs: dg.Definitions, node: dg.AssetSpec) -> Iterator[str]:
         ("table", f"`{node.metadata[TABLE]}`" if TABLE in node.metadata else ""),
         ("reads", _codes(key.to_user_string() for key in node.parent_keys)),
         ("partitions", _partitions(node.partitions_def)),
+        ("expected by", _deadline(node.freshness_policy)),
         ("group", f"`{node.group_name}`"),
         ("kinds", _codes(node.kinds)),
         ("owners", _codes(node.owners)),
@@ -136,6 +137,11 @@ def _partitions(of: dg.PartitionsDefinition[str] | None) -> str:
     if isinstance(of, dg.DynamicPartitionsDefinition):
         return f"dynamic, `{of.name}`"
     return ""
+
+
+def _deadline(of: object) -> str:
+    cron = getattr(of, "deadline_cron", None)
+    return f"`{cron}` {getattr(of, 'timezone', '')}" if cron else ""
 
 
 def tables(_page: str, database: sa.Engine) -> str:
