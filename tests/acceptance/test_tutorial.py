@@ -19,7 +19,7 @@ import pytest
 from forgetting_assets import cli as command_line
 from resources import embedded
 from resources.settings import PROJECT
-from tests.acceptance.test_cli import Cli, Inside, folder  # noqa: F401 - a fixture
+from tests.acceptance.test_cli import HANG, Cli, Inside, folder  # noqa: F401 - a fixture
 
 PAGE = (PROJECT / "docs" / "tutorial.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -92,7 +92,7 @@ class Reader:
             env=self.variables,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=HANG,
         )
         assert (done.returncode, done.stderr) == (0, ""), done
         return done.stdout
