@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev test soak lint lock bench-mining bench-sweep bench-tenants clean
+.PHONY: help demo dev test soak lint docs lock bench-mining bench-sweep bench-tenants clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -32,6 +32,9 @@ lint: $(READY) ## ruff, mypy, import-linter, sqlfluff
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/sqlfluff lint sql
+
+docs: $(READY) ## Write the generated pages of docs/ anew: commands, assets, tables, settings, errors
+	@UPDATE_DOCS=1 $(BIN)/python -m pytest -q tests/integration/test_reference.py
 
 lock: $(READY) ## Resolve requirements.lock again from pyproject.toml
 	@$(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --no-strip-extras --no-header \

@@ -121,9 +121,9 @@ def report(
 ) -> None:
     """Report a check's result for one partition of a range.
 
-    Dagster itself keeps one result without a partition for all of them. This is for one that failed,
-    or had failed and passes: an event costs more than the check. It blocks nothing, as ``each``
-    leaves alone what failed.
+    Dagster itself keeps one result without a partition for all. This is for one that failed, or had
+    failed and passes: an event costs more than the check. It blocks nothing, as ``each`` leaves
+    alone what failed.
     """
     context.op_execution_context.log_event(
         dg.AssetCheckEvaluation(  # type: ignore[arg-type]

@@ -37,7 +37,7 @@ BAR = 8.0
 
 @dataclass(frozen=True)
 class Night:
-    """The pass over some tenants; ``stored`` bytes and ``events`` rows are of Dagster's database."""
+    """The pass over some tenants; ``stored`` bytes and ``events`` are of Dagster's database."""
 
     tenants: int
     runs: int

@@ -1179,7 +1179,7 @@ def test_the_demo_runs_on_its_own_server_and_a_second_run_changes_nothing(folder
     slug = next(row["slug"] for row in open_ if row["n"])
     listed = cli.good("review", "list", "--tenant", slug)
     assert "Open proposals: " in listed.out
-    page = (PROJECT / "docs" / "mining.md").read_text(encoding="utf-8")
+    page = (PROJECT / "docs" / "floors.md").read_text(encoding="utf-8")
     said = cli.good("floor", "--tenant", "harbor-logistics")
     assert stripped(said.out) == stripped(page.split("```text\n")[1].split("```")[0])
     said = cli.sentence("import", "facts.jsonl", "--tenant", "mine")

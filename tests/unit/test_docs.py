@@ -14,9 +14,12 @@ from eval.fixture import EvalItem
 from forgetting_assets.cli import app
 from forgetting_assets.definitions import build_defs
 from forgetting_assets.importing import MemoryRecord
-from resources.settings import PROJECT, Settings
+from resources.settings import PROJECT
 
-PAGES = sorted([PROJECT / "README.md", *(PROJECT / "docs").rglob("*.md")])
+DOCS = PROJECT / "docs"
+ROOT_PAGES = [PROJECT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+PAGES = sorted([*ROOT_PAGES, *DOCS.rglob("*.md")])
+KINDS = ["Tutorial", "How-to guides", "Reference", "Explanation"]
 
 
 def commands(of: typer.Typer = app) -> set[str]:
@@ -32,7 +35,9 @@ def commands(of: typer.Typer = app) -> set[str]:
 def test_every_command_in_the_documents_exists(page: Path) -> None:
     known = commands()
     text = page.read_text(encoding="utf-8")
-    named = re.findall(r"(?:^|[\s`/])forgetting ([a-z-]+)(?: ([a-z-]+))?", text, re.MULTILINE)
+    # "The forgetting pass" is no command.
+    a_command = r"(?:^|[\s`/])forgetting (?!pass\b)([a-z-]+)(?: ([a-z-]+))?"
+    named = re.findall(a_command, text, re.MULTILINE)
     for first, second in named:
         assert first in known, f"{page.name} names `forgetting {first}`"
         if any(command.startswith(f"{first} ") for command in known) and second:
@@ -49,10 +54,26 @@ def test_every_command_of_the_eval_in_the_documents_exists(page: Path) -> None:
         assert " ".join(filter(None, (first, second))) in known, f"{page.name}: {first} {second}"
 
 
-def test_the_eval_page_lists_every_command_and_every_field_of_an_item() -> None:
-    page = (PROJECT / "docs" / "eval.md").read_text(encoding="utf-8")
+def test_every_page_is_in_the_index_once_under_one_of_the_four_kinds() -> None:
+    index = (DOCS / "README.md").read_text(encoding="utf-8")
+    head, *sections = re.split(r"^## (.+)$", index, flags=re.MULTILINE)
+    assert sections[::2] == KINDS
+    assert "](" not in head
+    listed = [
+        target
+        for section in sections[1::2]
+        for target in re.findall(r"^- \[\S+\]\((\S+)\): .+\.$", section, re.MULTILINE)
+    ]
+    assert index.count("](") == len(listed), "one line a page, and nothing else"
+    pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")} - {"README.md"}
+    assert sorted(listed) == sorted(pages)
+
+
+def test_the_evals_pages_list_every_command_and_every_field_of_an_item() -> None:
+    how_to = (DOCS / "evaluate.md").read_text(encoding="utf-8")
     for command in commands(evaluation) - {"golden"}:
-        assert f"`{command}" in page, command
+        assert f"`{command}" in how_to, command
+    page = (DOCS / "eval-files.md").read_text(encoding="utf-8")
     section = page.split("## A private golden set")[1].split("\n## ")[0]
     fields = set(re.findall(r"^\| ([a-z_]+) \| ", section, re.MULTILINE))
     assert fields - {"field"} == {*EvalItem.model_fields, "now"} - {"memory", "newer"}
@@ -73,36 +94,8 @@ def test_every_link_between_documents_leads_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_the_settings_page_lists_every_variable_with_its_default_and_meaning() -> None:
-    page = (PROJECT / "docs" / "settings.md").read_text(encoding="utf-8")
-    rows = {
-        name: (default, meaning)
-        for name, default, meaning in re.findall(
-            r"^\| ([A-Z_]+) \| (.*?) \| (.*) \|$", page, re.MULTILINE
-        )
-    }
-    assert rows == {
-        name.upper(): (shown(field.default), field.description)
-        for name, field in Settings.model_fields.items()
-    }
-
-
-def shown(default: object) -> str:
-    match default:
-        case None:
-            return ""
-        case bool():
-            return f"`{str(default).lower()}`"
-        case dict():
-            return f"`{json.dumps(default)}`"
-        case Path():
-            return f"`{default.relative_to(PROJECT)}`"
-        case _:
-            return f"`{default}`"
-
-
 def test_the_import_page_lists_every_field_and_its_example_is_a_valid_line() -> None:
-    page = (PROJECT / "docs" / "import.md").read_text(encoding="utf-8")
+    page = (DOCS / "import.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| ([a-z_]+) \| .* \| (yes|no|with embedding) \|", page, re.MULTILINE)
     fields = MemoryRecord.model_fields
     assert {name for name, _ in rows} == set(fields)
@@ -135,7 +128,7 @@ def test_the_readme_draws_the_graph_that_dagster_has() -> None:
 
 
 def test_every_promise_names_a_test_that_exists() -> None:
-    page = (PROJECT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    page = (DOCS / "reliability.md").read_text(encoding="utf-8")
     promises = page.split("## What is not proven")[0].split("\n- ")[1:]
     assert len(promises) >= 20
     for promise in promises:
