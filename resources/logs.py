@@ -8,6 +8,7 @@ and of a materialization the numbers alone.
 import json
 import logging
 import sys
+import warnings
 from collections.abc import Mapping, MutableMapping
 from typing import Any, cast
 
@@ -16,6 +17,11 @@ import structlog
 
 from resources import settings
 from resources.errors import ForgettingError
+
+# Dagster calls its handlers from dagster.yaml beta, once a run, on standard error.
+warnings.filterwarnings(
+    "ignore", message="Handling yaml-defined logging configuration", category=dg.BetaWarning
+)
 
 Fields = MutableMapping[str, Any]
 
@@ -100,7 +106,8 @@ class RunLog(logging.Handler):
         name = RUNS.get(event.event_type) if event else "said"
         if name is not None:
             fields = {**_of_run(meta), **(_of_event(event) if event else _said(record, meta))}
-            level = logging.getLevelName(max(record.levelno, logging.INFO)).lower()
+            least = logging.INFO if fields.get("passed", True) else logging.WARNING
+            level = logging.getLevelName(max(record.levelno, least)).lower()
             getattr(self._log, level)(name, **fields)
         # Dagster's console comes after this handler, and would say the same once more as text.
         record.levelno = logging.NOTSET

@@ -69,9 +69,14 @@ SELECT
     spent.calls,
     spent.unpriced_calls,
     (
-        SELECT count(DISTINCT (i.memory_id, i.newer_id))
-        FROM forgetting.unjudged_items AS i
-        WHERE i.user_id = :user_id AND i.recorded_at >= :since
+        SELECT count(*)
+        FROM (
+            SELECT DISTINCT
+                i.memory_id,
+                i.newer_id
+            FROM forgetting.unjudged_items AS i
+            WHERE i.user_id = :user_id AND i.recorded_at >= :since
+        ) AS items
     ) AS unjudgeable_items
 FROM (
     SELECT
