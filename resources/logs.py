@@ -49,7 +49,6 @@ def speak_json() -> None:
                 _class_of_error,
                 *SHAPE,
             ],
-            keep_exc_info=True,
         )
     )
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -11,12 +12,14 @@ from uuid import UUID
 
 import dagster as dg
 import pytest
+import sqlalchemy as sa
 
 from forgetting_assets import alerts
 from forgetting_assets.definitions import build_defs
+from forgetting_assets.store import health, invariant, monitoring
 from resources.budget import Budget
 from resources.clock import Clock
-from resources.errors import AlertNotDelivered, ConfigurationError
+from resources.errors import AlertNotDelivered, ConfigurationError, InvariantViolated
 from resources.flag import Flag
 from resources.policy import Policy
 from tests.http_server import Reply, ScriptedServer
@@ -218,8 +221,6 @@ def test_one_tenant_without_a_pass_is_told_of_while_others_are_fresh(
         store.execute("UPDATE users SET created_at = :at WHERE id = :id", at=ago(400), id=user_id)
     store.retire("gone")
     fresh = store.partition("globex", DAY)
-    from forgetting_assets.store import health
-
     health.record(store.database, fresh, Policy(), TODAY)
     health.record(store.database, store.partition("acme", DAY - 5 * ONE_DAY), Policy(), TODAY)
     said = watch.tick("alert_overdue_pass")
@@ -233,6 +234,33 @@ def test_no_pass_is_overdue_while_everything_is_off(store: Store) -> None:
     store.tenant("acme")
     off = Watch(store, Flag(), Policy())
     assert off.tick("alert_overdue_pass", days=400) == "Nothing to report."
+
+
+def test_failures_are_found_without_a_look_at_what_passed(store: Store) -> None:
+    acme = store.tenant()
+    store.execute(
+        """
+        INSERT INTO forgetting.invariant_results (run_date, user_id, asset, check_name, passed,
+            reasons, run_id, checked_at)
+        SELECT CAST(:day AS date) - n, :user_id, 'asset', 'blast_radius', n <> 7, '[]', 'run', :at
+        FROM generate_series(1, 3000) AS n
+        """,
+        day=DAY,
+        user_id=acme,
+        at=TODAY,
+    )
+    store.execute("ANALYZE forgetting.invariant_results")
+    asked = monitoring.QUERIES["count_failures"]
+    with store.database.tenant(acme) as tx:
+        plan = tx.rows(
+            sa.text(f"EXPLAIN (ANALYZE, FORMAT JSON) {asked.text}"),
+            since=TODAY,
+            checks=list(monitoring.CHECKS),
+        )
+    text = json.dumps(plan[0][0])
+    assert "invariant_results_failed_idx" in text
+    read = re.findall(r'"Actual Rows": ([0-9.]+)', text)
+    assert max(map(float, read)) <= 1
 
 
 # --- the webhook ----------------------------------------------------------------------------------
@@ -317,9 +345,6 @@ def test_a_whole_pass_that_fails_a_check_is_told_of(watch: Watch, store: Store) 
     acme = store.tenant("acme")
     Pass(store).run(store.partition())
     assert watch.tick("alert_failed_check") == "Nothing to report."
-    from forgetting_assets.store import invariant
-    from resources.errors import InvariantViolated
-
     with (
         pytest.raises(InvariantViolated),
         invariant.kept(
