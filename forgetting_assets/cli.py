@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from forgetting_assets import floors, importing
-from forgetting_assets.commands import evidence, health, mcp, review
+from forgetting_assets.commands import evidence, health, mcp, metrics, review
 from forgetting_assets.commands import tenants as tenant_commands
 from forgetting_assets.commands.console import (
     TenantOption,
@@ -38,6 +38,7 @@ app.add_typer(tenant_commands.app, name="tenants")
 app.add_typer(review.app, name="review")
 app.add_typer(evidence.app, name="evidence")
 app.command("health")(health.show_health)
+app.command("metrics")(metrics.show_metrics)
 app.command("mcp")(mcp.serve)
 
 

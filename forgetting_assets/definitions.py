@@ -8,7 +8,7 @@ from typing import Any
 import dagster as dg
 from dagster_shared.utils.warnings import PreviewWarning
 
-from forgetting_assets import jobs, schedules, sensors
+from forgetting_assets import alerts, jobs, schedules, sensors
 from forgetting_assets.assets import sources
 from forgetting_assets.assets.archival_sweep import archival_sweep
 from forgetting_assets.assets.conflict_pairs import conflict_pairs
@@ -47,7 +47,7 @@ def build_defs(**resource_overrides: Any) -> dg.Definitions:
         asset_checks=[*invariant.checks(), finished.every_tenant_finished()],
         jobs=[jobs.forgetting_pass, jobs.sweep_alone],
         schedules=[schedules.nightly],
-        sensors=[sensors.tenant_registry],
+        sensors=[sensors.tenant_registry, *alerts.SENSORS],
         resources=_resources(**resource_overrides),
         # 2.6 CPU seconds a run where the default executor takes 14.6.
         executor=dg.in_process_executor,
@@ -100,6 +100,7 @@ def _resources(**overrides: Any) -> dict[str, Any]:
             blast_radius_least=read.forgetting_blast_radius_least,
             sweep_batch=read.forgetting_sweep_batch,
             sweep_window_days=read.forgetting_sweep_window_days,
+            overdue_days=read.forgetting_overdue_days,
         ),
         **overrides,
     }

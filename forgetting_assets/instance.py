@@ -28,9 +28,9 @@ from resources.database import Database, engine, first_line
 from resources.errors import (
     ConfigurationError,
     DatabaseUnreachable,
-    ForgettingError,
     PartitionError,
 )
+from resources.logs import cause, json_log
 from resources.settings import PROJECT, Settings
 
 STOP_SECONDS = 30
@@ -129,25 +129,16 @@ def _reason(result: dg.ExecuteInProcessResult) -> str | None:
     for event in result.all_events:
         if event.is_failure:
             error = getattr(event.event_specific_data, "error", None)
-            while error is not None:
-                if error.cls_name in OURS:
-                    return str(error.message).split(": ", 1)[-1].strip()
-                if error.cls_name == "DagsterAssetCheckFailedError":
-                    return (
-                        f"The blocking check {event.step_key} failed: its ids and reasons are in "
-                        "forgetting.invariant_results."
-                    )
-                if error.cause is None:
-                    return f"{event.step_key or 'The run'} failed: {error.cls_name}."
-                error = error.cause
+            if error is None:
+                continue
+            if error.cls_name == "DagsterAssetCheckFailedError":
+                return (
+                    f"The blocking check {event.step_key} failed: its ids and reasons are in "
+                    "forgetting.invariant_results."
+                )
+            kind, sentence = cause(error)
+            return sentence or f"{event.step_key or 'The run'} failed: {kind}."
     return None
-
-
-def _names(cls: type[ForgettingError]) -> set[str]:
-    return {cls.__name__}.union(*(_names(each) for each in cls.__subclasses__()))
-
-
-OURS = _names(ForgettingError)
 
 
 def require_free(host: str, port: int) -> None:
@@ -182,6 +173,7 @@ def develop(host: str, port: int) -> int:
         [
             *(sys.executable, "-m", "dagster", "dev"),
             *("-w", str(PROJECT / "workspace.yaml"), "-h", host, "-p", str(port)),
+            *(("--log-format", "json") if json_log() else ()),
         ],
         cwd=PROJECT,
         start_new_session=True,

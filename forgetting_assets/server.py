@@ -7,6 +7,7 @@ store/. Nothing but the protocol is written to standard output, and no text of a
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -22,6 +23,7 @@ from forgetting_assets.store import evidence, health, review_queue
 from resources.clock import Clock
 from resources.database import Database
 from resources.errors import ForgettingError, ReviewRefused, StoreRefused
+from resources.logs import json_log
 
 log = logging.getLogger(__name__)
 
@@ -102,10 +104,21 @@ class _Server(MCPServer[Any]):
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
     ) -> CallToolResult | InputRequiredResult:
         await self._require_known(name, arguments)
+        began = time.monotonic()
         try:
-            return await super().call_tool(name, arguments, context)
+            answer = await super().call_tool(name, arguments, context)
+            if lines := json_log():
+                lines.info("tool_called", tool=name, seconds=round(time.monotonic() - began, 3))
+            return answer
         except ToolError as error:
             cause = error.__cause__
+            if lines := json_log():
+                lines.warning(
+                    "tool_failed",
+                    tool=name,
+                    seconds=round(time.monotonic() - began, 3),
+                    error=type(cause or error).__name__,
+                )
             if isinstance(cause, ForgettingError):
                 raise ToolError(str(cause)) from None
             if isinstance(cause, ValidationError) and not isinstance(error, UnexpectedToolError):

@@ -11,6 +11,7 @@ from decimal import Decimal
 from uuid import UUID
 
 import dagster as dg
+import sqlalchemy as sa
 
 import sql
 from resources.clock import Clock
@@ -40,6 +41,15 @@ class Reservation:
     model: str
     ceiling: Decimal
     made_at: datetime
+
+
+@dataclass(frozen=True)
+class Spend:
+    """What a tenant may spend in the window, and what counts against it, in US dollars."""
+
+    cap_usd: Decimal
+    spent_usd: Decimal
+    reserved_usd: Decimal
 
 
 class Budget(dg.ConfigurableResource):  # type: ignore[type-arg]
@@ -88,14 +98,7 @@ class Budget(dg.ConfigurableResource):  # type: ignore[type-arg]
         now = self.clock.now()
         with self.database.tenant(user_id) as tx:
             tx.rows(QUERIES["lock_budget"])
-            spend = tx.one(
-                QUERIES["read_spend"],
-                now=now,
-                window_start=now - WINDOW,
-                reserved_since=now - RESERVATION_LIFE,
-                default_cap=Decimal(str(self.cap_usd)),
-                ceiling=ceiling,
-            )
+            spend = self.spend(tx, now, ceiling)
             if spend.spent_usd + spend.reserved_usd + ceiling > spend.cap_usd:
                 raise BudgetExceeded(
                     f"Judging stops: {spend.spent_usd:.4f} of {spend.cap_usd:.4f} US dollars are "
@@ -107,6 +110,27 @@ class Budget(dg.ConfigurableResource):  # type: ignore[type-arg]
             held: UUID = tx.one(QUERIES["insert_reservation"], estimate=ceiling, now=now).id
             tx.run(QUERIES["announce_call"], id=held, operation=operation, model=model, now=now)
         return Reservation(held, user_id, operation, model, ceiling, now)
+
+    def spend(
+        self, tx: TenantTransaction, now: datetime, ceiling: Decimal = CEILINGS[FORGET_DECIDE]
+    ) -> Spend:
+        """How the tenant's budget stands; an unpriced call counts as ``ceiling``."""
+        row = tx.one(
+            QUERIES["read_spend"],
+            now=now,
+            window_start=now - WINDOW,
+            reserved_since=now - RESERVATION_LIFE,
+            default_cap=Decimal(str(self.cap_usd)),
+            ceiling=ceiling,
+        )
+        return Spend(row.cap_usd, row.spent_usd, row.reserved_usd)
+
+    def committed_usd(self, connection: sa.Connection, now: datetime) -> Decimal:
+        """US dollars that all tenants together spent or reserved on judging in the window."""
+        committed: Decimal = connection.execute(
+            QUERIES["read_deployment_spend"], {"first_day": (now - WINDOW).date()}
+        ).scalar_one()
+        return committed
 
     def release(self, held: Reservation) -> None:
         """Let go of what was held for a call that cannot have been charged."""
@@ -135,9 +159,7 @@ class Budget(dg.ConfigurableResource):  # type: ignore[type-arg]
     def _commit_to_deployment(self, tx: TenantTransaction, ceiling: Decimal, now: datetime) -> None:
         cap = Decimal(str(self.deployment_cap_usd))
         tx.rows(QUERIES["lock_deployment_budget"])
-        committed: Decimal = tx.one(
-            QUERIES["read_deployment_spend"], first_day=(now - WINDOW).date()
-        ).committed_usd
+        committed = self.committed_usd(tx.connection, now)
         if committed + ceiling > cap:
             raise BudgetExceeded(
                 f"Judging stops: {committed:.4f} of the deployment's {cap:.4f} US dollars are "

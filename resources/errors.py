@@ -25,6 +25,7 @@
     │   ├── RequestTooLarge
     │   └── AnswerRejected
     │       └── WrongModel
+    ├── AlertNotDelivered
     ├── BudgetExceeded
     ├── RateExceeded
     ├── InvariantViolated
@@ -165,6 +166,10 @@ class AnswerRejected(GatewayError):
 
 class WrongModel(AnswerRejected):
     """The judge answered as another model than the pinned one, so nothing of it is used."""
+
+
+class AlertNotDelivered(ForgettingError):
+    """The webhook did not take an alert; the next tick sends it again."""
 
 
 class BudgetExceeded(ForgettingError):

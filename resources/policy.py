@@ -37,6 +37,7 @@ class Policy(dg.ConfigurableResource):  # type: ignore[type-arg]
     blast_radius_least: int = 20
     sweep_window_days: int = 7
     sweep_batch: int = 500
+    overdue_days: int = 2
 
     @property
     def stale_window(self) -> timedelta:
@@ -52,6 +53,11 @@ class Policy(dg.ConfigurableResource):  # type: ignore[type-arg]
     def proposal_window(self) -> timedelta:
         """How long an undecided proposal stays open."""
         return timedelta(days=self.proposal_days)
+
+    @property
+    def overdue(self) -> timedelta:
+        """How long after the end of the newest day that was passed a tenant's pass is overdue."""
+        return timedelta(days=self.overdue_days)
 
     @property
     def thresholds(self) -> dict[str, float | None]:

@@ -146,6 +146,19 @@ class Settings(BaseSettings):
         le=100_000_000,
         description="bytes that one recorded piece of evidence may have",
     )
+    forgetting_log_format: Literal["text", "json"] = Field(
+        "text", description="`json` writes logs as one JSON object a line on standard error"
+    )
+    forgetting_alert_webhook: SecretStr | None = Field(
+        None, description="the URL that alerts are posted to; without it they only show in the UI"
+    )
+    forgetting_overdue_days: int = Field(
+        2,
+        ge=1,
+        le=36_500,
+        description="days since the end of the newest day that a tenant's pass went through, after "
+        "which an alert calls it overdue",
+    )
 
 
 def read() -> Settings:

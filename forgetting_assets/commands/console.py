@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 from uuid import UUID
 
+import structlog
 import typer
 from rich.console import Console
 from rich.text import Text
@@ -17,6 +19,7 @@ from resources import addresses, migrations, settings
 from resources.addresses import Addresses
 from resources.database import Database
 from resources.errors import ConfigurationError, ForgettingError
+from resources.logs import json_log
 
 TenantOption = Annotated[str, typer.Option("--tenant", help="The tenant's slug.")]
 
@@ -25,16 +28,57 @@ console = Console(highlight=False)
 
 def run_app(app: typer.Typer) -> NoReturn:
     """Run a command line. Errors of ours, and of usage, become one sentence each; others keep their
-    traceback."""
+    traceback. With JSON logs each end of a command is a line, and no error has more than its class.
+    """
+    began = time.monotonic()
+    command = _command(app)
     try:
         # A command ends with 0, or with the code of the Exit that it raised.
-        sys.exit(app(standalone_mode=False))
+        code = app(standalone_mode=False)
+        if log := _json_log():
+            log.info("command_finished", **_ended(command, began), exit_code=code or 0)
+        sys.exit(code)
     except ForgettingError as error:
-        fail(str(error))
-    except typer.Abort:
-        fail("Nothing was done.")
+        _fail(command, began, error, str(error))
+    except typer.Abort as error:
+        _fail(command, began, error, "Nothing was done.")
     except typer.TyperException as error:
-        fail(usage(error))
+        _fail(command, began, error, usage(error))
+    except Exception as error:
+        if _json_log() is None:
+            raise
+        _fail(command, began, error, None)
+
+
+def _command(app: typer.Typer) -> str:
+    """The name of the command that was given, without its arguments."""
+    group, names = typer.main.get_command(app), []
+    for word in sys.argv[1:]:
+        below = getattr(group, "commands", {}).get(word)
+        if below is None:
+            break
+        group = below
+        names.append(word)
+    return " ".join(names)
+
+
+def _json_log() -> structlog.BoundLogger | None:
+    try:
+        return json_log()
+    except ConfigurationError:
+        return None  # settings that cannot be read; the command says so in plain words
+
+
+def _ended(command: str, began: float) -> dict[str, Any]:
+    return {"command": command, "seconds": round(time.monotonic() - began, 3)}
+
+
+def _fail(command: str, began: float, error: Exception, sentence: str | None) -> NoReturn:
+    if log := _json_log():
+        said = {"message": sentence} if sentence else {}
+        log.error("command_failed", **_ended(command, began), error=type(error).__name__, **said)
+        sys.exit(1)
+    fail(sentence or "")
 
 
 def usage(error: typer.TyperException) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import structlog
 import typer
 
 from forgetting_assets.commands.console import TenantOption, open_tenant
 from resources.clock import Clock
+from resources.logs import json_log, speak_json
 
 
 def serve(
@@ -23,4 +25,7 @@ def serve(
     from forgetting_assets import server
 
     with open_tenant(tenant) as (database, user_id):
+        if json_log():
+            speak_json()
+            structlog.contextvars.bind_contextvars(tenant=tenant)
         server.build(database, user_id, Clock(), write=write).run()

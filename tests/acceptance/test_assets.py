@@ -239,8 +239,7 @@ def test_the_schedule_is_half_past_four_utc_and_stopped_until_somebody_starts_it
 
 
 def test_the_sensor_runs_every_minute_by_itself() -> None:
-    (sensor,) = build_defs().get_repository_def().sensor_defs
-    assert sensor.name == "tenant_registry"
+    sensor = build_defs().get_repository_def().get_sensor_def("tenant_registry")
     assert sensor.minimum_interval_seconds == 60
     assert sensor.default_status is dg.DefaultSensorStatus.RUNNING
 

@@ -29,13 +29,13 @@ import sqlalchemy as sa
 
 from forgetting_assets import partitions
 from forgetting_assets.definitions import build_defs
-from forgetting_assets.instance import OURS
 from resources import migrations
 from resources.addresses import Addresses
 from resources.clock import Clock
 from resources.database import engine
 from resources.flag import Flag
 from resources.gateway import JevGateway
+from resources.logs import OURS
 from resources.policy import Policy
 from resources.settings import PROJECT
 from tests.fake_jev import MODEL, FakeJev

@@ -68,6 +68,9 @@ def test_the_defaults_are_the_adrs_starting_values() -> None:
         "forgetting_sweep_window_days": 7,
         "forgetting_golden": None,
         "forgetting_entry_bytes": 10_485_760,
+        "forgetting_log_format": "text",
+        "forgetting_alert_webhook": None,
+        "forgetting_overdue_days": 2,
     }
 
 
@@ -113,6 +116,9 @@ GIVEN: dict[str, tuple[str, object]] = {
     "FORGETTING_SWEEP_WINDOW_DAYS": ("1", 1),
     "FORGETTING_GOLDEN": ("/golden/items.json", Path("/golden/items.json")),
     "FORGETTING_ENTRY_BYTES": ("1000", 1000),
+    "FORGETTING_LOG_FORMAT": ("json", "json"),
+    "FORGETTING_ALERT_WEBHOOK": ("https://hooks.example/a", SecretStr("https://hooks.example/a")),
+    "FORGETTING_OVERDUE_DAYS": ("7", 7),
 }
 
 
