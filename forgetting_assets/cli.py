@@ -64,17 +64,23 @@ def demo() -> None:
         now = Clock().now()
         slugs = seed.seed(database, places.admin, now)
         report.run_pass(console, database, report.yesterdays(database, slugs, now))
-    say(NEXT_STEPS.format(slug=slugs[0]))
+    say(
+        NEXT_STEPS.format(
+            slug=slugs[0],
+            dev="make dev" if settings.IS_CHECKOUT else "forgetting dev --demo",
+            forgetting=".venv/bin/forgetting" if settings.IS_CHECKOUT else "forgetting",
+        )
+    )
 
 
 NEXT_STEPS = """\
 A scripted judge gave these verdicts from a fixture; no model judged anything.
 
-Open the UI:         make dev
-See the proposals:   .venv/bin/forgetting review list --tenant {slug}
-Look at one:         .venv/bin/forgetting review show ID --tenant {slug}
-Decide it:           .venv/bin/forgetting review accept ID --tenant {slug}   (or reject)
-Decide all of them:  .venv/bin/forgetting review walk --tenant {slug}"""
+Open the UI:         {dev}
+See the proposals:   {forgetting} review list --tenant {slug}
+Look at one:         {forgetting} review show ID --tenant {slug}
+Decide it:           {forgetting} review accept ID --tenant {slug}   (or reject)
+Decide all of them:  {forgetting} review walk --tenant {slug}"""
 
 DEMO_ENVIRONMENT = {
     "FORGETTING_GATEWAY": "scripted",
