@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
@@ -10,7 +9,6 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import venv
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,8 +28,10 @@ NOT_SHIPPED = {".forgetting", ".git", ".venv", "shared"}
 def build(kind: str, out: Path) -> Path:
     """Build with the tools of the lock, so that nothing is fetched; the file."""
     subprocess.run(
-        [UV, "build", "--quiet", f"--{kind}", "--no-build-isolation"]
-        + ["--python", sys.executable, "--out-dir", str(out), str(PROJECT)],
+        [
+            *(UV, "build", "--quiet", f"--{kind}", "--no-build-isolation"),
+            *("--python", sys.executable, "--out-dir", str(out), str(PROJECT)),
+        ],
         check=True,
         timeout=HANG,
     )
@@ -81,23 +81,17 @@ class Installed:
 
 @pytest.fixture(scope="module")
 def installed() -> Iterator[Installed]:
-    """The wheel in an empty environment. Its dependencies are those of the lock, by their hashes;
-    uv's cache has them after the first time."""
+    """The wheel in an empty environment, as the image gets it. Its dependencies are those of the
+    lock, by their hashes; uv's cache has them after the first time."""
     # Not pytest's folder, which the embedded server's own user may not enter.
     folder = Path(tempfile.mkdtemp(prefix="forgetting-wheel-"))
     folder.chmod(0o755)
     for name in ("home", "elsewhere"):
         (folder / name).mkdir()
     try:
-        wheel = build("wheel", folder / "dist")
-        digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-        wanted = folder / "wanted.txt"
-        wanted.write_text(f"forgetting-assets @ {wheel.as_uri()} --hash=sha256:{digest}\n")
-        venv.create(folder / "environment", with_pip=False, symlinks=True)
         subprocess.run(
-            [UV, "pip", "install", "--quiet", "--require-hashes", "-r", str(wanted)]
-            + ["--constraint", str(PROJECT / "requirements.lock")]
-            + ["--python", str(folder / "environment" / "bin" / "python")],
+            [PROJECT / "deploy" / "install", folder / "environment"],
+            env={**os.environ, "PYTHON": sys.executable},
             check=True,
             timeout=HANG,
         )
@@ -140,9 +134,9 @@ def test_an_installed_wheel_replays_the_eval_and_loads_both_code_locations(
 
 
 def test_the_wheel_has_every_file_of_the_packages_and_the_top_levels_two(
-    installed: Installed,
+    tmp_path: Path,
 ) -> None:
-    (wheel,) = (installed.folder / "dist").glob("*.whl")
+    wheel = build("wheel", tmp_path)
     with zipfile.ZipFile(wheel) as archive:
         names = {each for each in archive.namelist() if ".dist-info/" not in each}
         for name in SHIPPED:
