@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from forgetting_assets import floors, importing
-from forgetting_assets.commands import evidence, health, mcp, review
+from forgetting_assets.commands import events, evidence, health, mcp, review
 from forgetting_assets.commands import tenants as tenant_commands
 from forgetting_assets.commands.console import (
     TenantOption,
@@ -39,6 +39,7 @@ app.add_typer(review.app, name="review")
 app.add_typer(evidence.app, name="evidence")
 app.command("health")(health.show_health)
 app.command("mcp")(mcp.serve)
+app.command("trim-events")(events.trim_events)
 
 
 def main() -> None:
