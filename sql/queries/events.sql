@@ -40,5 +40,7 @@ gone AS (
     RETURNING e.id
 )
 
-SELECT count(*) AS events, coalesce(max(g.id), :after) AS last_id
+SELECT
+    count(*) AS events,
+    coalesce(max(g.id), :after) AS last_id
 FROM gone AS g;
