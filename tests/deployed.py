@@ -60,11 +60,11 @@ def chart_instance(**launcher: Any) -> dict[str, Any]:
                 "load_incluster_config": True,
                 "job_namespace": "forgetting",
                 "image_pull_policy": given["imagePullPolicy"],
-                "service_account_name": "forgetting-dagster",
+                "service_account_name": "nightly-dagster",
                 "dagster_home": "/opt/dagster/dagster_home",
-                "instance_config_map": "forgetting-dagster-instance",
+                "instance_config_map": "nightly-dagster-instance",
                 "postgres_password_secret": VALUES["global"]["postgresqlSecretName"],
-                "env_config_maps": ["forgetting-dagster-pipeline-env"],
+                "env_config_maps": ["nightly-dagster-pipeline-env"],
                 "fail_pod_on_run_failure": given["failPodOnRunFailure"],
                 "run_k8s_config": {"job_spec_config": run["jobSpecConfig"]},
                 **launcher,
@@ -85,10 +85,10 @@ def container_context(deployment: dict[str, Any]) -> dict[str, Any]:
     return {
         "k8s": {
             "image_pull_policy": deployment["image"]["pullPolicy"],
-            "env_config_maps": [f"forgetting-dagster-{deployment['name']}-user-env"],
+            "env_config_maps": [f"nightly-dagster-{deployment['name']}-user-env"],
             "env_secrets": [each["name"] for each in deployment["envSecrets"]],
             "resources": deployment["resources"],
             "namespace": "forgetting",
-            "service_account_name": "forgetting-dagster-user-deployments",
+            "service_account_name": "nightly-dagster-user-deployments",
         }
     }

@@ -384,8 +384,8 @@ def test_a_partition_runs_on_another_machine_with_nothing_shared_but_postgresql(
     cluster = Cluster(
         other,
         {
-            "forgetting-dagster-pipeline-env": {},
-            "forgetting-dagster-forgetting-user-env": HELM["deployments"][0]["env"],
+            "nightly-dagster-pipeline-env": {},
+            "nightly-dagster-forgetting-user-env": HELM["deployments"][0]["env"],
             "forgetting-settings": settings,
             "forgetting-dagster-postgresql": {"postgresql-password": "of-a-test"},
         },
