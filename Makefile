@@ -38,7 +38,7 @@ docs: $(READY) ## Write the generated pages of docs/ anew: commands, assets, tab
 
 lock: $(READY) ## Resolve requirements.lock again from pyproject.toml
 	@$(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --no-strip-extras --no-header \
-	  --python-version 3.11 --group dev --upgrade --quiet pyproject.toml -o requirements.lock
+	  --python-version 3.11 --all-extras --group dev --upgrade --quiet pyproject.toml -o requirements.lock
 
 soak: $(READY) ## Kill passes with SIGKILL at 100 seeded points and more, and account for every call
 	@SOAK_KILLS=100 $(BIN)/python -m pytest -n 2 --dist worksteal -q tests/integration/test_kills.py $(ARGS)

@@ -127,9 +127,9 @@ def write(
         source=source,
         thresholds=selection.thresholds,
     ).to_json()
-    path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f"{path.name}.new")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         beside.write_text(text, encoding="utf-8")
         beside.replace(path)
     except OSError as error:

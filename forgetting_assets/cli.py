@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from forgetting_assets import floors, importing
-from forgetting_assets.commands import evidence, health, mcp, metrics, review
+from forgetting_assets.commands import events, evidence, health, mcp, metrics, review
 from forgetting_assets.commands import tenants as tenant_commands
 from forgetting_assets.commands.console import (
     TenantOption,
@@ -40,6 +40,7 @@ app.add_typer(evidence.app, name="evidence")
 app.command("health")(health.show_health)
 app.command("metrics")(metrics.show_metrics)
 app.command("mcp")(mcp.serve)
+app.command("trim-events")(events.trim_events)
 
 
 def main() -> None:
@@ -65,17 +66,23 @@ def demo() -> None:
         now = Clock().now()
         slugs = seed.seed(database, places.admin, now)
         report.run_pass(console, database, report.yesterdays(database, slugs, now))
-    say(NEXT_STEPS.format(slug=slugs[0]))
+    say(
+        NEXT_STEPS.format(
+            slug=slugs[0],
+            dev="make dev" if settings.IS_CHECKOUT else "forgetting dev --demo",
+            forgetting=".venv/bin/forgetting" if settings.IS_CHECKOUT else "forgetting",
+        )
+    )
 
 
 NEXT_STEPS = """\
 A scripted judge gave these verdicts from a fixture; no model judged anything.
 
-Open the UI:         make dev
-See the proposals:   .venv/bin/forgetting review list --tenant {slug}
-Look at one:         .venv/bin/forgetting review show ID --tenant {slug}
-Decide it:           .venv/bin/forgetting review accept ID --tenant {slug}   (or reject)
-Decide all of them:  .venv/bin/forgetting review walk --tenant {slug}"""
+Open the UI:         {dev}
+See the proposals:   {forgetting} review list --tenant {slug}
+Look at one:         {forgetting} review show ID --tenant {slug}
+Decide it:           {forgetting} review accept ID --tenant {slug}   (or reject)
+Decide all of them:  {forgetting} review walk --tenant {slug}"""
 
 DEMO_ENVIRONMENT = {
     "FORGETTING_GATEWAY": "scripted",

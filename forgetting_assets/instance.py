@@ -31,10 +31,12 @@ from resources.errors import (
     PartitionError,
 )
 from resources.logs import cause, json_log
-from resources.settings import PROJECT, Settings
+from resources.settings import IS_CHECKOUT, PROJECT, Settings
 
 STOP_SECONDS = 30
 OF_THE_COMMAND_LINE = {"forgetting/started_by": "command-line"}
+SHIPPED = PROJECT if IS_CHECKOUT else PROJECT / "forgetting_assets"
+"""Where dagster.yaml and workspace.yaml are: at the top level, and in a wheel in this package."""
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
@@ -58,7 +60,7 @@ def prepare(places: Addresses, settings: Settings) -> None:
     if "DAGSTER_HOME" not in os.environ:
         home = settings.forgetting_home / "dagster"
         home.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(PROJECT / "dagster.yaml", home / "dagster.yaml")
+        shutil.copyfile(SHIPPED / "dagster.yaml", home / "dagster.yaml")
         os.environ["DAGSTER_HOME"] = str(home)
 
 
@@ -172,7 +174,7 @@ def develop(host: str, port: int) -> int:
     child = subprocess.Popen(
         [
             *(sys.executable, "-m", "dagster", "dev"),
-            *("-w", str(PROJECT / "workspace.yaml"), "-h", host, "-p", str(port)),
+            *("-w", str(SHIPPED / "workspace.yaml"), "-h", host, "-p", str(port)),
             *(("--log-format", "json") if json_log() else ()),
         ],
         cwd=PROJECT,

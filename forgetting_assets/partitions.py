@@ -11,7 +11,6 @@ from dagster._core.storage.tags import (
     ASSET_PARTITION_RANGE_END_TAG,
     ASSET_PARTITION_RANGE_START_TAG,
     EXTERNALLY_MANAGED_ASSETS_TAG,
-    MAX_RUNTIME_SECONDS_TAG,
 )
 
 from forgetting_assets.partition import Partition, of_day
@@ -20,10 +19,6 @@ from resources import settings
 from resources.clock import Clock
 from resources.database import Database
 from resources.errors import PartitionError, UnknownTenant
-
-RUN_SECONDS = 3600
-TENANT_SECONDS = 60
-"""What run monitoring gives a run over many tenants, in all and for each, before it ends it."""
 
 # Dimensions are ordered by name, so keys read 2026-11-28|acme.
 tenants = dg.DynamicPartitionsDefinition(name="tenants")
@@ -48,7 +43,6 @@ def range_tags(run_date: date, slugs: Sequence[str]) -> dict[str, str]:
         ASSET_PARTITION_RANGE_START_TAG: key(run_date, slugs[0]),
         ASSET_PARTITION_RANGE_END_TAG: key(run_date, slugs[-1]),
         EXTERNALLY_MANAGED_ASSETS_TAG: "true",
-        MAX_RUNTIME_SECONDS_TAG: str(RUN_SECONDS + TENANT_SECONDS * len(slugs)),
     }
 
 

@@ -11,12 +11,16 @@ from datetime import date
 from pathlib import Path
 from typing import Annotated, Literal
 
+from platformdirs import user_data_path
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from resources.errors import ConfigurationError
 
 PROJECT = Path(__file__).parent.parent
+"""The checkout. In an installed wheel, the folder that holds the four packages."""
+IS_CHECKOUT = (PROJECT / "pyproject.toml").exists()
+HOME = PROJECT / ".forgetting" if IS_CHECKOUT else user_data_path("forgetting-assets", False)
 
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Cosine = Annotated[float, Field(ge=-1, le=1)]
@@ -39,7 +43,9 @@ class Settings(BaseSettings):
         None, description="Dagster's run storage; without it `<database>_dagster`, same server"
     )
     forgetting_home: Path = Field(
-        PROJECT / ".forgetting", description="folder of the embedded server and of Dagster's files"
+        HOME,
+        description="folder of the embedded server and of Dagster's files; an installed wheel uses "
+        "`forgetting-assets` in the user's data folder, on Linux `~/.local/share`",
     )
     forgetting_start_date: date = Field(
         date(2026, 1, 1), description="first day that has a partition"

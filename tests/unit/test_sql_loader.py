@@ -288,7 +288,7 @@ def test_queries_that_name_no_tenant_are_those_that_concern_no_tenant() -> None:
     }
     assert of_the_deployment <= without
     registry = {name.split(".")[0] for name in without - of_the_deployment}
-    assert registry <= {"analysts", "catalog", "guard", "tenants"}
+    assert registry <= {"analysts", "catalog", "events", "guard", "tenants"}
 
 
 def deleted(text: str) -> set[str]:
@@ -308,13 +308,14 @@ def test_br_01_no_query_deletes_what_is_remembered_or_decided(name: str) -> None
     assert deleted(BLOCKS[name]).isdisjoint(NEVER_DELETED)
 
 
-def test_br_01_the_only_deletes_are_of_what_can_be_made_again_of_reservations_and_of_grants() -> (
+def test_br_01_the_only_deletes_are_of_what_can_be_made_again_reservations_grants_and_logs() -> (
     None
 ):
     # The control: what may be deleted is found.
     assert set().union(*(deleted(block) for block in BLOCKS.values())) == {
         "analytics.tenant_grants",
         "budget_reservations",
+        "event_logs",  # Dagster's, in its own database
         "forgetting.calls_under_way",
         "forgetting.conflict_pairs",
         "forgetting.memory_health",
