@@ -22,5 +22,5 @@ def serve(
     """
     from forgetting_assets import server
 
-    with open_tenant(tenant) as (database, user_id):
+    with open_tenant(tenant, active=True) as (database, user_id):
         server.build(database, user_id, Clock(), write=write).run()
