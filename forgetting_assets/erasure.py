@@ -120,7 +120,7 @@ def erase_runs(instance: dg.DagsterInstance, slug: str) -> int:
         _delete_checks(instance, CHECKS.c.partition.endswith(f"|{slug}", autoescape=True))
         _delete_events(log, slug)
         with log.index_connection() as connection:
-            _rewrite_shared_events(connection, _ranged_runs(instance), slug)
+            _rewrite_shared_events(connection, list(_ranged_runs(instance)), slug)
         _mend_assets(instance, log, slug)
         _rewrite(log.index_connection, events.SqlEventLogStorageMetadata, slug)
     if isinstance(instance.run_storage, SqlRunStorage):
@@ -140,22 +140,25 @@ def _keys(slug: str) -> re.Pattern[str]:
 def _runs_of(instance: dg.DagsterInstance, slug: str) -> list[str]:
     """Some runs of the tenant alone: of one partition, or of a range of its days."""
     single = instance.get_runs(dg.RunsFilter(tags={TENANT_TAG: slug}), limit=AT_ONCE)
-    ends = (ASSET_PARTITION_RANGE_START_TAG, ASSET_PARTITION_RANGE_END_TAG)
     ranged = [
-        run.run_id
-        for run in instance.get_runs(dg.RunsFilter(run_ids=_ranged_runs(instance)))
-        if all(_keys(slug).fullmatch(run.tags.get(end, "")) for end in ends)
+        run_id
+        for run_id, ends in _ranged_runs(instance).items()
+        if all(_keys(slug).fullmatch(end) for end in ends)
     ]
     return [*(run.run_id for run in single), *ranged]
 
 
-def _ranged_runs(instance: dg.DagsterInstance) -> list[str]:
-    """Every run over a range of partitions."""
+def _ranged_runs(instance: dg.DagsterInstance) -> dict[str, list[str]]:
+    """Every run over a range of partitions, and both ends of it."""
     if not isinstance(instance.run_storage, SqlRunStorage):
-        return []
+        return {}
+    ends = RUN_TAGS.c.key.in_([ASSET_PARTITION_RANGE_START_TAG, ASSET_PARTITION_RANGE_END_TAG])
+    found: dict[str, list[str]] = {}
     with instance.run_storage.connect() as connection:
-        wanted = RUN_TAGS.c.key == ASSET_PARTITION_RANGE_START_TAG
-        return list(connection.execute(sa.select(RUN_TAGS.c.run_id).where(wanted)).scalars())
+        query = sa.select(RUN_TAGS.c.run_id, RUN_TAGS.c.value).where(ends)
+        for run_id, value in connection.execute(query):
+            found.setdefault(run_id, []).append(value)
+    return found
 
 
 def _delete_checks(instance: dg.DagsterInstance, which: sa.ColumnElement[bool]) -> None:

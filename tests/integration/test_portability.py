@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 from forgetting_assets import erasure, portability
 from forgetting_assets.store import tenant_rows, tenants
