@@ -132,6 +132,8 @@ def grow_old(store: Store, user: UUID, slug: str, text: str = ODD) -> None:
         INSERT INTO forgetting.calls_under_way VALUES (:u, uuidv7(), :text, :text, :now);
         INSERT INTO forgetting.closures (user_id, proposal_id, reason, closed_at)
         VALUES (:u, :closed, 'expired', :now);
+        INSERT INTO forgetting.partition_failures
+        VALUES (:day, :u, 'judged_verdicts', 'judged_verdicts', :text, 'run', :now);
         INSERT INTO analytics.tenant_grants VALUES ('forgetting_analyst', :u, :now);
         INSERT INTO forgetting.invariant_results (run_date, user_id, asset, check_name, passed,
             reasons, run_id, checked_at)

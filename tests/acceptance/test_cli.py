@@ -316,7 +316,7 @@ def test_a_tenant_is_added_retired_brought_back_exported_erased_and_restored(
     said = inside.good("tenants", "add", "acme").out
     assert said == "acme is added, with judgment and archival off.\n"
     [row] = store.rows("SELECT * FROM tenants")
-    assert not (row["judgment_enabled"] or row["archival_enabled"] or row["tracked_since"])
+    assert not any(row[agreed] for agreed in ("judgment_enabled", "archival_enabled"))
     assert inside.sentence("tenants", "add", "acme") == "There is a tenant acme already."
     for unusable in ("Acme", "a|b", "", "a" * 64):
         assert "1 to 63" in inside.sentence("tenants", "add", unusable)

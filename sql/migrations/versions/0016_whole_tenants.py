@@ -1,7 +1,7 @@
 from sql.migrations import upgrade_with
 
 revision = "0016"
-down_revision = "0014"
+down_revision = "0015"
 
 
 def upgrade() -> None:
