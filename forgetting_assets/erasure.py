@@ -195,7 +195,9 @@ def _mend_assets(instance: dg.DagsterInstance, log: SqlEventLogStorage, slug: st
     with log.index_connection() as connection:
         rows = connection.execute(sa.select(ASSETS)).all()
         for row in rows:
-            if not _keys(slug).search(f"{row.last_materialization} {row.cached_status_data}"):
+            said = f"{row.last_materialization} {row.cached_status_data}"
+            gone = row.last_run_id and not instance.has_run(row.last_run_id)
+            if not gone and not _keys(slug).search(said):
                 continue
             key = dg.AssetKey.from_db_string(row.asset_key)
             assert key is not None
@@ -218,6 +220,10 @@ def _rewrite(connect: Connect, metadata: sa.MetaData, slug: str) -> None:
         for table in metadata.tables.values():
             if table.name in present and table.name != EVENTS.name:
                 _rewrite_rows(connection, table, slug, sa.true())
+        if connection.dialect.name == "postgresql":
+            for name in metadata.tables.keys() & present:
+                # What the planner keeps of columns are values of rows.
+                connection.execute(sa.text(f"ANALYZE {name}"))
 
 
 def _rewrite_rows(
