@@ -64,6 +64,11 @@ def prepare(places: Addresses, settings: Settings) -> None:
         os.environ["DAGSTER_HOME"] = str(home)
 
 
+def open() -> dg.DagsterInstance:
+    """The instance that ``prepare`` made reachable, for a `with`."""
+    return dg.DagsterInstance.get()
+
+
 @dataclass(frozen=True)
 class Run:
     """One run of the pass: what each asset said of itself, and why it failed, if it did."""

@@ -160,6 +160,16 @@ class Database(dg.ConfigurableResource):  # type: ignore[type-arg]
             yield connection
 
     @contextmanager
+    def snapshot(self) -> Iterator[sa.Connection]:
+        """A registry transaction that sees one moment, however long it takes; it only reads."""
+        with sentences(), self._pool().connect() as connection:
+            connection.execution_options(
+                isolation_level="REPEATABLE READ", postgresql_readonly=True
+            )
+            with connection.begin():
+                yield connection
+
+    @contextmanager
     def judging(self, user_id: UUID) -> Iterator[JudgingLock]:
         """Hold the tenant's judging lock, on a connection of its own, across transactions.
 

@@ -15,10 +15,14 @@
     │   ├── UnknownTenant
     │   ├── RetiredTenant
     │   ├── InvalidSlug
+    │   ├── SlugTaken
+    │   ├── TenantUnderWay
     │   ├── JudgmentNotEnabled
     │   └── RowsHidden
     ├── PartitionError
     ├── ImportRefused
+    ├── ExportRefused
+    ├── RestoreRefused
     ├── GatewayError
     │   ├── GatewayUnavailable
     │   ├── GatewayRefused
@@ -112,6 +116,14 @@ class InvalidSlug(TenantError):
     """A tenant's slug has 1 to 63 of a-z, 0-9, _ and -, and starts with a letter or a digit."""
 
 
+class SlugTaken(TenantError):
+    """There is a tenant of that slug already."""
+
+
+class TenantUnderWay(TenantError):
+    """A run or a backfill of the tenant is under way: wait for its end, or cancel it."""
+
+
 class JudgmentNotEnabled(TenantError):
     """The tenant has not opted in to judgment, so nothing is sent."""
 
@@ -126,6 +138,14 @@ class PartitionError(ForgettingError):
 
 class ImportRefused(ForgettingError):
     """The file has lines that cannot be imported; nothing of it was written."""
+
+
+class ExportRefused(ForgettingError):
+    """The tenant cannot be exported to that file; nothing was written."""
+
+
+class RestoreRefused(ForgettingError):
+    """The file cannot be restored; nothing of it was written."""
 
 
 class GatewayError(ForgettingError):

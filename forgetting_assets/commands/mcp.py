@@ -24,7 +24,7 @@ def serve(
     """
     from forgetting_assets import server
 
-    with open_tenant(tenant) as (database, user_id):
+    with open_tenant(tenant, active=True) as (database, user_id):
         if json_log():
             speak_json()
             structlog.contextvars.bind_contextvars(tenant=tenant)

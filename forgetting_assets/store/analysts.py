@@ -7,19 +7,14 @@ from contextlib import contextmanager
 from datetime import datetime
 
 import sqlalchemy as sa
-from sqlalchemy.exc import OperationalError
 
 import sql
 from forgetting_assets.partition import require_slug
-from resources.database import check_version, engine, first_line, sentences
-from resources.errors import ConfigurationError, DatabaseUnreachable, UnknownTenant, UnsafeRole
+from forgetting_assets.store import owner
+from resources.errors import ConfigurationError, UnknownTenant, UnsafeRole
 
 QUERIES = sql.load("analysts")
 TENANTS = sql.load("tenants")
-
-NO_OWNER = (
-    "Granting needs the owner of the tables: set DATABASE_ADMIN_URL to the role that migrates."
-)
 
 
 def grant(admin: sa.URL | None, slug: str, role: str, now: datetime) -> bool:
@@ -74,25 +69,10 @@ def _find(connection: sa.Connection, role: str) -> sa.Row[tuple[bool, bool, bool
 @contextmanager
 def _owner(admin: sa.URL | None, slug: str) -> Iterator[sa.Connection]:
     """A transaction of the owner about a tenant that there is."""
-    if admin is None:
-        raise ConfigurationError(NO_OWNER)
     require_slug(slug)
-    pool = engine(admin)
-    try:
-        connection = pool.connect()
-    except OperationalError as error:
-        pool.dispose()
-        raise DatabaseUnreachable(
-            f"The server does not answer or refuses the login: check DATABASE_ADMIN_URL "
-            f"({first_line(error)})."
-        ) from None
-    try:
-        with sentences(), connection, connection.begin():
-            check_version(connection)
-            if connection.execute(TENANTS["find_tenant"], {"slug": slug}).first() is None:
-                raise UnknownTenant(
-                    f"There is no tenant {slug}: `forgetting tenants list` shows those that exist."
-                )
-            yield connection
-    finally:
-        pool.dispose()
+    with owner.begin(admin, "Granting") as connection:
+        if connection.execute(TENANTS["find_tenant"], {"slug": slug}).first() is None:
+            raise UnknownTenant(
+                f"There is no tenant {slug}: `forgetting tenants list` shows those that exist."
+            )
+        yield connection

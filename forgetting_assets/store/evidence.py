@@ -25,7 +25,7 @@ from forgetting_assets.records import (
     is_storable,
     reasons,
 )
-from forgetting_assets.store import tier
+from forgetting_assets.store import tenants, tier
 from resources.database import Database, TenantTransaction
 from resources.errors import EvidenceRefused, StoreRefused, some
 
@@ -86,12 +86,14 @@ def record(
     """Record evidence, all of it or none; the ids that are new.
 
     An entry whose id is there already with the same content is left as it is, so sending again
-    adds nothing. ``limit`` is the most bytes of one content. Raises EvidenceRefused.
+    adds nothing. ``limit`` is the most bytes of one content. Raises EvidenceRefused, and
+    RetiredTenant.
     """
     _require_recordable(records, now, limit)
     for attempt in range(2):
         try:
             with database.tenant(user_id) as tx:
+                tenants.require_not_retired(tx)
                 return _insert_unknown(tx, records, now)
         except StoreRefused as refused:
             if "evidence_pkey" not in str(refused):

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from uuid import UUID
 
 import sql
@@ -41,8 +41,15 @@ def violations(
     tx: TenantTransaction, partition: Partition, look: str, **parameters: float
 ) -> list[Violation]:
     """What the named statement of sql/queries/invariant.sql finds in a partition."""
+    return look_at(tx, look, partition.run_date, **parameters)
+
+
+def look_at(
+    tx: TenantTransaction, look: str, run_date: date | None, **parameters: float
+) -> list[Violation]:
+    """The same for a day of the transaction's tenant; None for a look at every day at once."""
     query = QUERIES[look]
-    dated = {"run_date": partition.run_date} if ":run_date" in query.text else {}
+    dated = {"run_date": run_date} if ":run_date" in query.text else {}
     return [Violation(row.id, row.reason) for row in tx.rows(query, **dated, **parameters)]
 
 

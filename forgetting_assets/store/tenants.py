@@ -12,7 +12,14 @@ import sqlalchemy as sa
 import sql
 from forgetting_assets.partition import Tenant, require_slug
 from resources.database import Database, TenantTransaction
-from resources.errors import JudgmentNotEnabled, RetiredTenant, RowsHidden, UnknownTenant
+from resources.errors import (
+    JudgmentNotEnabled,
+    RetiredTenant,
+    RowsHidden,
+    SlugTaken,
+    TenantError,
+    UnknownTenant,
+)
 
 QUERIES = sql.load("tenants")
 
@@ -25,9 +32,13 @@ def all_tenants(database: Database) -> list[Tenant]:
 
 def find(database: Database, slug: str) -> Tenant:
     """One tenant. Raises InvalidSlug or UnknownTenant."""
-    require_slug(slug)
     with database.registry() as connection:
-        row = connection.execute(QUERIES["find_tenant"], {"slug": slug}).first()
+        return of(connection, slug)
+
+
+def of(connection: sa.Connection, slug: str) -> Tenant:
+    """The same inside a transaction that is under way."""
+    row = connection.execute(QUERIES["find_tenant"], {"slug": require_slug(slug)}).first()
     if row is None:
         raise UnknownTenant(
             f"There is no tenant {slug}: `forgetting tenants list` shows those that exist."
@@ -41,7 +52,8 @@ def find_active(database: Database, slug: str) -> Tenant:
     if tenant.retired_at is not None:
         raise RetiredTenant(
             f"The tenant {slug} was retired on {tenant.retired_at:%Y-%m-%d}, so the pass leaves it "
-            "alone."
+            f"alone and nothing new is taken: `forgetting tenants retire {slug} --undo` brings it "
+            "back."
         )
     return tenant
 
@@ -52,13 +64,53 @@ def require_new_or_active(database: Database, slug: str) -> None:
         find_active(database, slug)
 
 
+def create(database: Database, slug: str) -> None:
+    """Add a tenant with judgment and archival off. Raises InvalidSlug, and SlugTaken."""
+    require_slug(slug)
+    with database.registry() as connection:
+        if not _add(connection, slug):
+            retired = of(connection, slug).retired_at is not None
+            way = f"`forgetting tenants retire {slug} --undo` brings it back" if retired else ""
+            raise SlugTaken(
+                f"There is a tenant {slug} already{f', which is retired: {way}' if way else ''}."
+            )
+
+
 def add(connection: sa.Connection, slug: str) -> UUID:
     """A tenant's user id; a missing tenant is added with judgment and archival off."""
-    email = f"{require_slug(slug)}@tenants.invalid"
+    _add(connection, require_slug(slug))
+    return of(connection, slug).user_id
+
+
+def _add(connection: sa.Connection, slug: str) -> bool:
+    """Whether the tenant is new."""
+    email = f"{slug}@tenants.invalid"
     connection.execute(QUERIES["add_user"], {"email": email})
-    connection.execute(QUERIES["add_tenant"], {"slug": slug, "email": email})
-    tenant = connection.execute(QUERIES["find_tenant"], {"slug": slug}).one()
-    return UUID(str(tenant.user_id))
+    return bool(connection.execute(QUERIES["add_tenant"], {"slug": slug, "email": email}).rowcount)
+
+
+def retire(database: Database, slug: str, now: datetime) -> None:
+    """Let the pass leave a tenant alone and take nothing new of it; every row stays.
+
+    Raises UnknownTenant, and RetiredTenant when it is retired already.
+    """
+    find_active(database, slug)
+    with database.registry() as connection:
+        connection.execute(QUERIES["set_retired"], {"slug": slug, "retired_at": now})
+
+
+def bring_back(database: Database, slug: str) -> None:
+    """The way back from ``retire``. Raises UnknownTenant, and TenantError without one to go."""
+    if find(database, slug).retired_at is None:
+        raise TenantError(f"The tenant {slug} is not retired, so there is nothing to undo.")
+    with database.registry() as connection:
+        connection.execute(QUERIES["set_retired"], {"slug": slug, "retired_at": None})
+
+
+def require_not_retired(tx: TenantTransaction) -> None:
+    """Raise RetiredTenant when the transaction's tenant is retired, whoever opened it and when."""
+    if tx.one(QUERIES["read_retirement"]).is_retired:
+        raise RetiredTenant("The tenant is retired, so nothing new is recorded of it.")
 
 
 def consent(

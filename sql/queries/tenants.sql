@@ -52,6 +52,21 @@ SET
     )
 WHERE slug = :slug;
 
+-- name: set_retired
+-- Retire a tenant at a moment; NULL brings it back.
+UPDATE tenants
+SET retired_at = CAST(:retired_at AS timestamptz)
+WHERE slug = :slug;
+
+-- name: read_retirement
+-- Whether the tenant is retired at this moment; one that is gone counts as retired.
+SELECT
+    NOT EXISTS (
+        SELECT 1
+        FROM tenants AS t
+        WHERE t.user_id = :user_id AND t.retired_at IS NULL
+    ) AS is_retired;
+
 -- name: read_judgment_consent
 -- Whether the tenant is opted in to judgment at this moment; retired counts as no.
 SELECT t.judgment_enabled AND t.retired_at IS NULL AS enabled

@@ -27,10 +27,12 @@ import pytest
 import sqlalchemy as sa
 import typer
 
+from forgetting_assets import Client
 from forgetting_assets import cli as command_line
 from resources import embedded, migrations
 from resources.addresses import MEMORY_DATABASE, Addresses
 from resources.database import Database, engine
+from resources.errors import RetiredTenant
 from resources.settings import PROJECT
 from tests.fake_jev import FakeJev
 from tests.support import Store, ago, record_verdict, vector
@@ -306,6 +308,70 @@ def test_a_retired_tenant_is_a_sentence(cli: Cli, store: Store, tmp_path: Path) 
     assert said.startswith("The tenant acme was retired on 2026-09-01")
     (tmp_path / "empty.jsonl").touch()
     assert "retired" in cli.sentence("import", "empty.jsonl", "--tenant", "acme")
+
+
+def test_a_tenant_is_added_retired_brought_back_exported_erased_and_restored(
+    inside: Inside, store: Store
+) -> None:
+    said = inside.good("tenants", "add", "acme").out
+    assert said == "acme is added, with judgment and archival off.\n"
+    [row] = store.rows("SELECT * FROM tenants")
+    assert not any(row[agreed] for agreed in ("judgment_enabled", "archival_enabled"))
+    assert inside.sentence("tenants", "add", "acme") == "There is a tenant acme already."
+    for unusable in ("Acme", "a|b", "", "a" * 64):
+        assert "1 to 63" in inside.sentence("tenants", "add", unusable)
+
+    assert "add --yes" in inside.sentence("tenants", "retire", "acme")
+    assert "--undo" in inside.good("tenants", "retire", "acme", "--yes").out
+    assert "was retired on" in inside.sentence("tenants", "retire", "acme", "--yes")
+    assert "--undo` brings it back" in inside.sentence("tenants", "add", "acme")
+    assert "was retired on" in inside.sentence("mcp", "--tenant", "acme")
+    assert inside.good("tenants", "retire", "acme", "--undo").out.startswith("acme is back")
+    assert "nothing to undo" in inside.sentence("tenants", "retire", "acme", "--undo")
+
+    store.memory(store.tenant("acme"), MARKER)
+    file = str(inside.home / "acme.jsonl")
+    assert "4 rows of" in inside.good("tenants", "export", "acme", "--to", file).out
+    assert "add --force" in inside.sentence("tenants", "export", "acme", "--to", file)
+    inside.good("tenants", "export", "acme", "--to", file, "--force")
+    assert "There is a tenant acme" in inside.sentence("tenants", "restore", file)
+
+    before = store.dump("memories", "users", "tenants")
+    assert "add --confirm acme" in inside.sentence("tenants", "erase", "acme")
+    wrong = inside.sentence("tenants", "erase", "acme", "--confirm", "globex")
+    assert wrong == "That is not acme: nothing was erased."
+    without = {"DATABASE_ADMIN_URL": None}
+    for arguments in (("erase", "acme", "--confirm", "acme"), ("restore", file)):
+        said = inside.sentence("tenants", *arguments, **without)
+        assert "needs the owner of the tables" in said
+    assert store.dump("memories", "users", "tenants") == before
+    erased = inside.good("tenants", "erase", "acme", "--confirm", "acme").out
+    assert erased == "acme is erased: 4 rows, 0 runs.\n"
+    assert "There is no tenant acme" in inside.sentence("tenants", "erase", "acme")
+    assert inside.good("tenants", "restore", file).out == "acme is restored: 4 rows.\n"
+    assert store.dump("memories", "users", "tenants") == before
+
+
+def test_what_a_person_does_by_hand_still_works_for_a_retired_tenant(
+    inside: Inside, store: Store
+) -> None:
+    acme = store.tenant("acme")
+    proposal = str(
+        record_verdict(store, acme, store.memory(acme), verdict="archive", proposal="proposed")
+    )
+    entry = str(store.evidence(acme))
+    client = Client("acme", url=inside.environment["DATABASE_URL"])
+    store.retire()
+    with client, pytest.raises(RetiredTenant):
+        client.record("trace", "it was open before", session_id="s")
+    of_acme = ("--tenant", "acme")
+    assert proposal in inside.good("review", "list", *of_acme).out
+    inside.good("review", "accept", proposal, *of_acme)
+    inside.good("review", "undo", proposal, *of_acme)
+    inside.good("evidence", "dereference", entry, *of_acme)
+    inside.good("evidence", "forget", "--session", "session", "--yes", *of_acme)
+    inside.good("health", *of_acme)
+    inside.good("tenants", "export", "acme", "--to", str(inside.home / "file"))
 
 
 @pytest.mark.parametrize("written", ["31.08.2026", "2026-02-30"])

@@ -147,6 +147,7 @@ UNFORCED = {
     ],
     "analytics.tenant_grants": [
         "own_grants: permissive select to forgetting_analyst using (grantee = CURRENT_USER) check ",
+        f"runtime_reads: permissive select to forgetting_runtime using {OF_THE_TENANT} check ",
     ],
 }
 """The policies of the two tables that say which tenants there are and who may read them: their
@@ -209,7 +210,7 @@ GRANTS: Mapping[str, set[str]] = {
     "forgetting.standing_verdicts": READ,
     "forgetting.verdicts": READ,
     "forgetting.waiting_memories": READ,
-    "analytics.tenant_grants": set(),
+    "analytics.tenant_grants": READ,
     "analytics.verdicts": READ,
     "analytics.proposals": READ,
     "analytics.evidence_tier": READ,

@@ -1,7 +1,7 @@
 from sql.migrations import upgrade_with
 
 revision = "0017"
-down_revision = "0015"
+down_revision = "0016"
 
 
 def upgrade() -> None:
