@@ -226,6 +226,8 @@ class World:
         yaml = YAML(typ="safe")
         if isinstance(instance, Path):
             instance = yaml.load(instance)
+        # Compose's daemon is of our image and has this handler; this host is kept without our code.
+        instance.pop("python_logs", None)
         yaml.dump(instance, folder / "dagster.yaml")
         workspace = yaml.load(PROJECT / "deploy" / "workspace.yaml")
         (ours, _) = workspace["load_from"]
