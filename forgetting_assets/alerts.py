@@ -151,6 +151,21 @@ def long_queues(
     return conditions
 
 
+def failed_partitions(found: monitoring.PerTenant[monitoring.State]) -> Conditions:
+    """Tenants of whom a step failed that has not succeeded since."""
+    return {
+        f"{tenant.slug}/partition": Condition(
+            state.failed_steps,
+            f"{tenant.slug}: {_count(state.failed_steps, 'step')} failed and did not succeed since, "
+            f"the newest on {state.failed_day}. The reasons are in forgetting.partition_failures; "
+            "run those days again, which pays for nothing twice.",
+            {"failed_steps": state.failed_steps, "newest_day": str(state.failed_day)},
+        )
+        for tenant, state in found
+        if state.failed_steps
+    }
+
+
 def overdue_passes(
     found: monitoring.PerTenant[monitoring.State], policy: Policy, now: datetime
 ) -> Conditions:
@@ -294,6 +309,10 @@ def _look_at_checks(means: Means) -> Conditions:
     )
 
 
+def _look_at_partitions(means: Means) -> Conditions:
+    return failed_partitions(monitoring.each(means.database, monitoring.state))
+
+
 def _look_at_budgets(means: Means) -> Conditions:
     return spent_budgets(
         monitoring.each(means.database, lambda tx: means.budget.spend(tx, means.now)),
@@ -372,6 +391,12 @@ failed_check = _sensor(
     "Zero episodic collapse, conservation of the archive or the blast radius failed on a partition "
     "of a tenant, and no later run of it passed.",
 )
+failed_partition = _sensor(
+    "alert_failed_partition",
+    _look_at_partitions,
+    "A step failed for a tenant's partition and has not succeeded since. In a run over many tenants "
+    "the others went on.",
+)
 spent_budget = _sensor(
     "alert_spent_budget",
     _look_at_budgets,
@@ -391,4 +416,4 @@ overdue_pass = _sensor(
     "asset does not show that: another tenant's pass keeps it fresh.",
 )
 
-SENSORS = (failed_check, spent_budget, long_queue, overdue_pass)
+SENSORS = (failed_check, failed_partition, spent_budget, long_queue, overdue_pass)

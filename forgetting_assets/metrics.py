@@ -223,6 +223,11 @@ GAUGES: tuple[TenantGauge | DeploymentGauge, ...] = (
         of=partial(_failed, "lately"),
     ),
     TenantGauge(
+        "forgetting_failed_steps",
+        "Steps of partitions that failed and have not succeeded since.",
+        of=lambda watched: _one(watched.state.failed_steps),
+    ),
+    TenantGauge(
         "forgetting_spend_usd",
         "US dollars that judging cost in the budget's period, 30 days unless the tenant's own is "
         "set.",

@@ -8,7 +8,7 @@ server together. Writes docs/benchmarks/tenants.md, and exits with 1 when the ba
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -23,9 +23,12 @@ from eval.bench import common, synthetic
 from eval.bench.common import execute, say
 from forgetting_assets import instance, partitions, schedules
 from forgetting_assets.definitions import build_defs
+from forgetting_assets.store import monitoring
 from resources import migrations
 from resources.addresses import RUNTIME_ROLE, Addresses
-from resources.database import engine
+from resources.budget import Budget
+from resources.clock import Clock
+from resources.database import Database, TenantTransaction, engine
 
 MANY, ALONE = 1000, 30
 PER_RUN = 100
@@ -66,7 +69,8 @@ def main() -> None:
         with engine(server).connect() as connection:
             software = connection.exec_driver_sql("SHOW server_version").scalar_one()
         require_whole(places, many + alone)
-    report = render(one, ranged, software)
+        watched = look(places)
+    report = render(one, ranged, watched, software)
     say(report)
     common.write("tenants.md", report)
     sys.exit(0 if one.cpu / ranged.cpu >= BAR else 1)
@@ -146,6 +150,25 @@ def run(partition_key: str, tags: dict[str, str]) -> None:
     sys.exit(0 if done.success else 1)
 
 
+def look(places: Addresses) -> dict[str, float]:
+    """Seconds that each question of the alerts takes for all tenants after their night."""
+    database = Database(url=places.memory.render_as_string(hide_password=False)).connect()
+    budget = Budget(database=database, clock=Clock())
+    now = synthetic.NOW
+    questions: dict[str, Callable[[TenantTransaction], object]] = {
+        "how each stands": monitoring.state,
+        "failed checks": lambda tx: monitoring.failures(tx, now),
+        "spending": lambda tx: budget.spend(tx, now),
+    }
+    seconds = {}
+    for name, question in questions.items():
+        began = perf_counter()
+        monitoring.each(database, question)
+        seconds[name] = perf_counter() - began
+    database.close()
+    return seconds
+
+
 def cpu_of(server: psutil.Process) -> float:
     """CPU seconds of the server so far: its own, of sessions that ended and of those that live."""
     own = server.cpu_times()
@@ -217,8 +240,9 @@ telemetry: {enabled: false}
 """
 
 
-def render(one: Night, ranged: Night, software: str) -> str:
+def render(one: Night, ranged: Night, watched: dict[str, float], software: str) -> str:
     """The page, in Markdown."""
+    looks = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in watched.items())
     ratio = one.cpu / ranged.cpu
     rows = "\n".join(
         f"| {name} | {each.tenants:,} | {each.runs} | {each.cpu_run / each.tenants:.3f} | "
@@ -250,6 +274,8 @@ the other.
 
 A tenant costs {ratio:.1f} times less CPU in a run over {PER_RUN} than in a run of its own. The bar
 is {BAR:.0f} times: {"reached" if ratio >= BAR else "missed"}.
+
+The alerts' questions, each asked of all {one.tenants + ranged.tenants:,} tenants in turn: {looks}.
 """
 
 

@@ -47,7 +47,8 @@ class State:
     """How a tenant stands.
 
     ``health`` has the counts of ``health_day``, the newest day that a pass went through; both are
-    None before the first one. ``verdict_day`` is the newest day that has verdicts.
+    None before the first one. ``verdict_day`` is the newest day that has verdicts. ``failed_steps``
+    of partitions have not succeeded since; ``failed_day`` is the newest day of one, or None.
     """
 
     added_at: datetime
@@ -56,6 +57,8 @@ class State:
     health_day: date | None
     health: Mapping[str, int] | None
     verdict_day: date | None
+    failed_steps: int = 0
+    failed_day: date | None = None
 
     @property
     def passed_until(self) -> datetime:
@@ -100,6 +103,8 @@ def state(tx: TenantTransaction) -> State:
         row.health_day,
         health,
         row.verdict_day,
+        row.failed_steps,
+        row.failed_day,
     )
 
 

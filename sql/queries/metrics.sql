@@ -27,7 +27,9 @@ SELECT
         WHERE v.user_id = :user_id
         ORDER BY v.run_date DESC
         LIMIT 1
-    ) AS verdict_day
+    ) AS verdict_day,
+    failed.steps AS failed_steps,
+    failed.newest_day AS failed_day
 FROM (
     SELECT
         count(*) AS open_proposals,
@@ -35,6 +37,13 @@ FROM (
     FROM retention_proposals AS p
     WHERE p.user_id = :user_id AND p.status = 'proposed'
 ) AS waiting
+CROSS JOIN (
+    SELECT
+        count(*) AS steps,
+        max(f.run_date) AS newest_day
+    FROM forgetting.partition_failures AS f
+    WHERE f.user_id = :user_id
+) AS failed
 LEFT JOIN LATERAL (
     SELECT m.*
     FROM forgetting.memory_health AS m

@@ -16,7 +16,8 @@ import sqlalchemy as sa
 
 from forgetting_assets import alerts
 from forgetting_assets.definitions import build_defs
-from forgetting_assets.store import health, invariant, monitoring
+from forgetting_assets.store import failures, health, invariant, monitoring
+from forgetting_assets.store.failures import Failure
 from resources.budget import Budget
 from resources.clock import Clock
 from resources.errors import AlertNotDelivered, ConfigurationError, InvariantViolated
@@ -169,6 +170,32 @@ def test_a_failed_check_is_told_once_and_its_mending_once(
 def test_a_failed_check_stays_open_however_old_it_is(watch: Watch, store: Store) -> None:
     result(store, store.tenant("acme"), passed=False)
     assert "acme" in watch.tick("alert_failed_check", days=400)
+
+
+def test_a_step_that_failed_is_told_of_until_it_succeeds(
+    watch: Watch, store: Store, webhook: ScriptedServer
+) -> None:
+    store.tenant("globex")
+    store.tenant("acme")
+    partition = store.partition("acme")
+    failure = Failure("archival_sweep", "archival_sweep", "A reason.", "run", TODAY)
+    failures.record(store.database, partition, failure)
+    for _ in range(2):
+        said = watch.tick("alert_failed_partition")
+        assert said.startswith(
+            f"acme: 1 step failed and did not succeed since, the newest on {DAY}"
+        )
+    (body,) = posted(webhook)
+    assert body["begun"][0]["figures"] == {"failed_steps": 1, "newest_day": str(DAY)}
+    failures.begin(
+        store.database,
+        partition,
+        "archival_sweep",
+        asset="archival_sweep",
+        ancestors=[],
+        run_id="another",
+    )
+    assert watch.tick("alert_failed_partition") == "Nothing to report."
 
 
 def test_a_budget_is_told_of_at_90_percent_and_again_when_it_is_spent(
