@@ -156,8 +156,8 @@ def failed_partitions(found: monitoring.PerTenant[monitoring.State]) -> Conditio
     return {
         f"{tenant.slug}/partition": Condition(
             state.failed_steps,
-            f"{tenant.slug}: {_count(state.failed_steps, 'step')} failed and did not succeed since, "
-            f"the newest on {state.failed_day}. The reasons are in forgetting.partition_failures; "
+            f"{tenant.slug}: {_count(state.failed_steps, 'step')} failed and did not succeed since, the "
+            f"newest on {state.failed_day}. The reasons are in forgetting.partition_failures; "
             "run those days again, which pays for nothing twice.",
             {"failed_steps": state.failed_steps, "newest_day": str(state.failed_day)},
         )
@@ -394,8 +394,8 @@ failed_check = _sensor(
 failed_partition = _sensor(
     "alert_failed_partition",
     _look_at_partitions,
-    "A step failed for a tenant's partition and has not succeeded since. In a run over many tenants "
-    "the others went on.",
+    "A step failed for a tenant's partition and has not succeeded since. In a run over many "
+    "tenants the others went on.",
 )
 spent_budget = _sensor(
     "alert_spent_budget",
