@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import dagster as dg
@@ -34,6 +34,8 @@ MANY = 1000
 RUNS_AN_HOUR = 1500
 RUNS_CREATED_A_SECOND = 2.5
 LOOK_SECONDS = 1.0
+BETWEEN_LINES = timedelta(seconds=10)
+"""How long a progress that is no bar says nothing, at least."""
 REASONS = 20
 """Failed partitions that are named one by one."""
 SILENT = timedelta(minutes=1)
@@ -68,7 +70,7 @@ def run_backfill(
             following = _request(backfills, selection, clock, every=every)
             if following is None:
                 return
-            with _progress(following) as show:
+            with _progress(following, clock) as show:
                 _follow(database, following, executor, instance, clock, stopping, show)
             own = executor.is_own
         if stopping.is_set():
@@ -130,17 +132,20 @@ def _follow(
 
 
 @contextmanager
-def _progress(following: Following) -> Iterator[Callable[[], None]]:
-    """What shows how far it is: a bar on a terminal, else a line whenever something changed."""
+def _progress(following: Following, clock: Clock) -> Iterator[Callable[[], None]]:
+    """What shows how far it is: a bar on a terminal, else a line now and then, and the last one."""
     if not console.is_terminal:
-        said: list[str] = []
+        last, said_at = "", datetime.min.replace(tzinfo=UTC)
 
-        def line() -> None:
-            if (now := _line(following)) not in said[-1:]:
-                said.append(now)
-                say(now)
+        def line(*, whatever_the_time: bool = False) -> None:
+            nonlocal last, said_at
+            now, text = clock.now(), _line(following)
+            if text != last and (whatever_the_time or now - said_at >= BETWEEN_LINES):
+                last, said_at = text, now
+                say(text)
 
         yield line
+        line(whatever_the_time=True)
         return
     columns = (
         *(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()),
