@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Any
 
 import dagster as dg
+from dagster._core.definitions.assets.graph.asset_graph_subset import AssetGraphSubset
 from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
 from dagster._core.execution.backfill import (
     BulkActionsFilter,
@@ -237,16 +238,16 @@ class Backfills:
         self.instance.add_dynamic_partitions(partitions.tenants.name or "", selection.slugs)
         backfill_id = make_new_backfill_id()
         many = f"{len(selection.slugs)} tenants"
+        subset = partitions.daily_tenant.subset_with_partition_keys(keys)
         self.instance.add_backfill(
-            PartitionBackfill.from_asset_partitions(
+            PartitionBackfill.from_asset_graph_subset(
                 backfill_id=backfill_id,
-                asset_graph=self._graph,
-                partition_names=[*keys],
-                asset_selection=self._assets,
+                asset_graph_subset=AssetGraphSubset.create_empty_subset()._replace(
+                    partitions_subsets_by_asset_key=dict.fromkeys(self._assets, subset)
+                ),
                 backfill_timestamp=now.timestamp(),
                 tags=STARTED_BY,
                 dynamic_partitions_store=self.instance,
-                all_partitions=False,
                 title=f"{selection.first} to {selection.last}, "
                 + (selection.slugs[0] if len(selection.slugs) == 1 else many),
                 description=None,

@@ -222,7 +222,7 @@ def test_a_backfill_through_the_ui_runs_in_the_daemon_and_an_interrupt_leaves_no
         timeout=HANG,
         check=False,
     )
-    assert (command.returncode, command.stderr) == (0, "")
+    assert command.returncode == 0, command.stdout + command.stderr
     assert "Another command's Dagster daemon executes it." in command.stdout
     assert "1 done, 0 failed, 0 running of 1" in command.stdout
 
