@@ -93,8 +93,11 @@ def dagster(places: Addresses) -> Iterator[Dagster]:
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
-    """A DAGSTER_HOME with the project's dagster.yaml, whose queue is looked at every second."""
+def home(tmp_path: Path, places: Addresses, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A DAGSTER_HOME with the project's dagster.yaml, whose queue is looked at every second.
+
+    This process's own as well, until the test ends.
+    """
     config = yaml.safe_load((PROJECT / "dagster.yaml").read_text())
     config["run_coordinator"] = {
         "module": "dagster._core.run_coordinator",
@@ -104,6 +107,8 @@ def home(tmp_path: Path) -> Path:
     home = tmp_path / "dagster"
     home.mkdir()
     (home / "dagster.yaml").write_text(yaml.safe_dump(config))
+    for name, value in {**places.environment(), "DAGSTER_HOME": str(home)}.items():
+        monkeypatch.setenv(name, value)
     return home
 
 
@@ -151,7 +156,8 @@ class Backfill:
 
     def __call__(self, *arguments: str) -> Started:
         log = self.cli.home / f"backfill-{len(self.started)}.log"
-        process = self.cli.start("backfill", *arguments, output=log.open("wb"), **self.environment)
+        with log.open("wb") as output:
+            process = self.cli.start("backfill", *arguments, output=output, **self.environment)
         self.started.append(Started(process, log))
         return self.started[-1]
 
@@ -232,10 +238,9 @@ def test_a_backfill_that_is_killed_half_way_is_resumed_and_every_partition_is_do
     assert not dagster.runs("QUEUED", "STARTING", "STARTED", "NOT_STARTED")
 
     store.execute("ALTER TABLE forgetting.memory_health DROP CONSTRAINT refuses_two_days")
-    at_home = {**ON, "DAGSTER_HOME": backfill.environment["DAGSTER_HOME"]}
     for day in FAILING:
-        inside.good("run", "--tenant", "globex", "--date", day.isoformat(), **at_home)
-    third = inside.good("backfill", *ALL, **at_home)
+        inside.good("run", "--tenant", "globex", "--date", day.isoformat(), **ON)
+    third = inside.good("backfill", *ALL, **ON)
     assert third.out.startswith("Nothing to do: all 30 partitions are materialized.")
     assert len(dagster.backfills()) == 2
 
@@ -244,8 +249,6 @@ def test_a_stopped_command_leaves_no_process_and_a_backfill_that_the_same_comman
     backfill: Backfill,
     store: Store,
     dagster: Dagster,
-    places: Addresses,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     populate(store)
     day = ("--tenants", "acme,globex", "--from", DAYS[-1].isoformat(), "--to", DAYS[-1].isoformat())
@@ -263,8 +266,6 @@ def test_a_stopped_command_leaves_no_process_and_a_backfill_that_the_same_comman
     assert dagster.backfills() == ["REQUESTED"]
     assert dagster.rows("SELECT 1 FROM daemon_heartbeats") == []
 
-    for name, value in {**places.environment(), **backfill.environment}.items():
-        monkeypatch.setenv(name, value)
     with dg.DagsterInstance.get() as instance:
         instance.add_daemon_heartbeat(DaemonHeartbeat(time.time(), "SENSOR", "another", []))
     beside = backfill(*day)
@@ -281,6 +282,7 @@ def test_a_stopped_command_leaves_no_process_and_a_backfill_that_the_same_comman
 
 def test_what_cannot_be_backfilled_is_refused_before_anything_is_requested(
     inside: Inside,  # noqa: F811
+    home: Path,
     store: Store,
     dagster: Dagster,
 ) -> None:
@@ -313,6 +315,7 @@ def test_what_cannot_be_backfilled_is_refused_before_anything_is_requested(
 
 def test_two_commands_never_run_a_daemon_each_on_one_database(
     inside: Inside,  # noqa: F811
+    home: Path,
     database: Database,
     store: Store,
 ) -> None:
