@@ -234,7 +234,8 @@ def test_a_backfill_that_is_killed_half_way_is_resumed_and_every_partition_is_do
     judged = store.rows("SELECT memory_id FROM forgetting.judged_verdicts")
     assert len({row["memory_id"] for row in judged}) == len(judged) == 30
     calls = len(store.rows("SELECT 1 FROM llm_usage"))
-    assert 30 <= calls <= 30 + len(killed), "at most the call in flight is paid for twice"
+    # Fewer where a later day took the item of a killed one into its own call.
+    assert calls <= 30 + len(killed), "at most the call in flight is paid for twice"
     assert not dagster.runs("QUEUED", "STARTING", "STARTED", "NOT_STARTED")
 
     store.execute("ALTER TABLE forgetting.memory_health DROP CONSTRAINT refuses_two_days")
