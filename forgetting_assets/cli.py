@@ -11,6 +11,7 @@ import typer
 from rich.table import Table
 
 from forgetting_assets import floors, importing
+from forgetting_assets.commands import backfill as backfill_command
 from forgetting_assets.commands import events, evidence, health, mcp, metrics, review
 from forgetting_assets.commands import tenants as tenant_commands
 from forgetting_assets.commands.console import (
@@ -37,6 +38,7 @@ app = typer.Typer(
 app.add_typer(tenant_commands.app, name="tenants")
 app.add_typer(review.app, name="review")
 app.add_typer(evidence.app, name="evidence")
+app.command("backfill")(backfill_command.backfill)
 app.command("health")(health.show_health)
 app.command("metrics")(metrics.show_metrics)
 app.command("mcp")(mcp.serve)
@@ -101,7 +103,7 @@ def dev(
 
     Ctrl-C stops everything that it started.
     """
-    from forgetting_assets import instance
+    from forgetting_assets import daemon
 
     if demo:
         os.environ.update(DEMO_ENVIRONMENT)
@@ -112,9 +114,9 @@ def dev(
                 "--demo turns every flag on, so it is for a demo database alone: run "
                 "`forgetting demo` first, or leave --demo out."
             )
-    instance.require_free(host, port)
-    say(f"The Dagster UI opens at http://{host}:{port}. Ctrl-C stops it.")
-    raise typer.Exit(instance.develop(host, port))
+        daemon.require_free(host, port)
+        say(f"The Dagster UI opens at http://{host}:{port}. Ctrl-C stops it.")
+        raise typer.Exit(daemon.develop(database, host, port))
 
 
 @app.command()

@@ -9,9 +9,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Column, Table
 
-from forgetting_assets import instance
 from forgetting_assets.definitions import build_defs
 from forgetting_assets.partition import Partition, of_day
+from forgetting_assets.runs import run_partition
 from forgetting_assets.store import invariant, tenants
 from resources.database import Database
 from resources.errors import ForgettingError
@@ -26,9 +26,7 @@ def run_pass(
 ) -> None:
     """Run the whole pass for each partition and print a table. Raises when one of them failed."""
     job = build_defs().resolve_job_def("forgetting_pass")
-    runs = [
-        (each, instance.run_partition(database, job, each, rejudge=rejudge)) for each in partitions
-    ]
+    runs = [(each, run_partition(database, job, each, rejudge=rejudge)) for each in partitions]
     table = Table(Column(no_wrap=True), *(each.tenant.slug for each in partitions))
     for name, figure in FIGURES.items():
         table.add_row(name, *(figure(each, run.metadata) for each, run in runs))

@@ -105,12 +105,17 @@ class Database(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     It connects at its first use, so that a run whose flag is off asks for nothing. It refuses a
     role that is a superuser, bypasses RLS or owns a tenant table, a table without forced RLS, and a
-    schema that is not current.
+    schema that is not current. A run that connected is seen to be alive until it ends.
     """
 
     url: str | None = None
 
     _engine: sa.Engine | None = PrivateAttr(default=None)
+    _run_id: str | None = PrivateAttr(default=None)
+    _sign_of_life: sa.Connection | None = PrivateAttr(default=None)
+
+    def setup_for_execution(self, context: dg.InitResourceContext) -> None:
+        self._run_id = context.run.run_id if context.run else None
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         self.close()
@@ -129,10 +134,16 @@ class Database(dg.ConfigurableResource):  # type: ignore[type-arg]
             pool.dispose()
             raise
         self._engine = pool
+        if self._run_id:
+            self._show_life(self._run_id)
         return self
 
     def close(self) -> None:
         """Close the pool."""
+        if self._sign_of_life is not None:
+            self._sign_of_life.invalidate()  # which ends the session, and the lock with it
+            self._sign_of_life.close()
+            self._sign_of_life = None
         if self._engine is not None:
             self._engine.dispose()
             self._engine = None
@@ -201,8 +212,32 @@ class Database(dg.ConfigurableResource):  # type: ignore[type-arg]
             finally:
                 connection.invalidate()  # which ends the session, and the lock with it
 
+    def _show_life(self, run_id: str) -> None:
+        """The same for a run that Dagster launched, unless its process holds the lock already."""
+        with sentences():
+            connection = self._pool().connect().execution_options(isolation_level="AUTOCOMMIT")
+            connection.execute(GUARD["notice_a_lost_host"])
+            if connection.execute(GUARD["try_lock_run"], {"run_id": run_id}).scalar_one():
+                self._sign_of_life = connection
+            else:
+                connection.close()
+
+    @contextmanager
+    def daemon_of_ours(self) -> Iterator[bool]:
+        """Claim to be the one command that runs a Dagster daemon; False when another one is."""
+        with self._session() as connection:
+            held = bool(connection.execute(GUARD["try_lock_daemon"]).scalar_one())
+            try:
+                yield held
+            finally:
+                if held:
+                    connection.invalidate()
+
     def is_alive(self, run_id: str) -> bool:
-        """Whether the process of a run is alive, on whatever machine."""
+        """Whether the process of a run is alive, on whatever machine.
+
+        A run that Dagster launched is seen from its first use of the database on.
+        """
         with self.registry() as connection:
             return bool(connection.execute(GUARD["is_run_alive"], {"run_id": run_id}).scalar_one())
 

@@ -12,7 +12,7 @@ import dagster as dg
 
 from forgetting_assets import partitions
 from forgetting_assets.definitions import build_defs
-from forgetting_assets.instance import QUIET
+from forgetting_assets.runs import QUIET
 from resources.budget import Budget
 from resources.clock import Clock
 from resources.database import Database

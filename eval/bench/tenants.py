@@ -21,7 +21,7 @@ import sqlalchemy as sa
 
 from eval.bench import common, synthetic
 from eval.bench.common import execute, say
-from forgetting_assets import instance, partitions, schedules
+from forgetting_assets import partitions, runs, schedules
 from forgetting_assets.definitions import build_defs
 from forgetting_assets.store import monitoring
 from resources import migrations
@@ -143,7 +143,7 @@ def run(partition_key: str, tags: dict[str, str]) -> None:
                 partition_key=partition_key or None,
                 instance=dagster,
                 tags=tags,
-                run_config=instance.QUIET,
+                run_config=runs.QUIET,
                 raise_on_error=False,
             )
         )

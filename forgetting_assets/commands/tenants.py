@@ -209,13 +209,14 @@ def erase(
     There is no way back but a file of `forgetting tenants export`. As the owner of the tables.
     """
     from forgetting_assets import erasure, instance
+    from forgetting_assets.runs import OF_THE_COMMAND_LINE, end_killed
 
     places = locate_with_dagster()
     with open_database(places) as database, instance.open() as dagster:
         tenant = _unless_gone(database, slug)
         if tenant is None and not erasure.is_known(dagster, slug):
             tenants.find(database, slug)
-        instance.end_killed_runs(database, dagster)
+        end_killed(database, dagster, tags=OF_THE_COMMAND_LINE)
         erasure.require_idle(dagster, slug)
         rows = erasure.count_rows(places.admin, tenant) if tenant else 0
         _confirm_erasing(slug, rows, confirmed)

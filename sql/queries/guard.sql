@@ -81,3 +81,11 @@ SELECT pg_advisory_lock(hashtextextended('forgetting-run:' || :run_id, 0));
 -- name: is_run_alive
 -- Whether some process holds a run's lock.
 SELECT NOT pg_try_advisory_xact_lock(hashtextextended('forgetting-run:' || :run_id, 0)) AS alive;
+
+-- name: try_lock_run
+-- The same lock, unless another session of the same run has it.
+SELECT pg_try_advisory_lock(hashtextextended('forgetting-run:' || :run_id, 0)) AS held;
+
+-- name: try_lock_daemon
+-- Held by the one command whose Dagster daemon works on this store; whether it is ours now.
+SELECT pg_try_advisory_lock(hashtextextended('forgetting-daemon', 0)) AS held;

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import httpx
 import psutil
@@ -79,9 +79,13 @@ class Cli:
     program: str = "forgetting"
 
     def start(
-        self, *arguments: str, stdin: int = subprocess.DEVNULL, **environment: str | None
+        self,
+        *arguments: str,
+        stdin: int = subprocess.DEVNULL,
+        output: IO[bytes] | None = None,
+        **environment: str | None,
     ) -> subprocess.Popen[str]:
-        """Start a command. A variable that is None is not set."""
+        """Start a command. A variable that is None is not set; ``output`` takes what it prints."""
         given = {
             "PATH": os.environ["PATH"],
             "HOME": str(self.home),
@@ -95,8 +99,8 @@ class Cli:
             env={name: value for name, value in given.items() if value is not None},
             cwd=self.home,
             stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdout=output or subprocess.PIPE,
+            stderr=output or subprocess.PIPE,
             text=True,
         )
 

@@ -17,6 +17,7 @@ import httpx
 import psutil
 import pytest
 
+from forgetting_assets.cli import DEMO_ENVIRONMENT
 from resources import migrations
 from resources.addresses import Addresses
 from tests.support import DAY, Store
@@ -47,6 +48,7 @@ class Dev:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
+        self.environment = environment
         self.log = home / "dev.log"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -151,12 +153,10 @@ query { workspaceOrError { ... on Workspace { locationEntries {
   name loadStatus locationOrLoadError { __typename }
 } } } }
 """
-BACKFILL = """
-query Backfill($id: String!) {
-  partitionBackfillOrError(backfillId: $id) {
-    ... on PartitionBackfill { status error { message } }
-  }
-}
+BACKFILLS = """
+query { partitionBackfillsOrError {
+  ... on PartitionBackfills { results { id status error { message } } }
+} }
 """
 RUNS = """
 query Runs($id: String!) {
@@ -203,23 +203,42 @@ def test_a_backfill_through_the_ui_runs_in_the_daemon_and_an_interrupt_leaves_no
         keys = {each["name"]: each["partitionKeys"] for each in found}
         return keys["date"] if sorted(keys.get("tenant", ())) == sorted(TENANTS) else None
 
-    days = dev.until("the sensor to add both tenants", known)
-    assert DAY.isoformat() in days
+    known_days = dev.until("the sensor to add both tenants", known)
+    assert DAY.isoformat() in known_days
 
     before = store.dump("memories")
     launched = dev.ask(
         LAUNCH,
-        of={"assetSelection": [{"path": [asset]} for asset in ASSETS], "partitionNames": KEYS},
+        of={"assetSelection": [{"path": [asset]} for asset in ASSETS], "partitionNames": KEYS[:1]},
     )["launchPartitionBackfill"]
     assert launched["__typename"] == "LaunchBackfillSuccess", launched
-    backfill = launched["backfillId"]
+    # Meanwhile the other partition from the command line, by the same daemon.
+    days = ["--from", DAY.isoformat(), "--to", DAY.isoformat()]
+    command = subprocess.run(
+        [FORGETTING, "backfill", "--tenants", TENANTS[1], *days],
+        env={**dev.environment, **DEMO_ENVIRONMENT},
+        capture_output=True,
+        text=True,
+        timeout=HANG,
+        check=False,
+    )
+    assert command.returncode == 0, command.stdout + command.stderr
+    assert "Another command's Dagster daemon executes it." in command.stdout
+    assert "1 done, 0 failed, 0 running of 1" in command.stdout
 
-    def ended() -> dict[str, Any] | None:
-        state: dict[str, Any] = dev.ask(BACKFILL, id=backfill)["partitionBackfillOrError"]
-        return None if state["status"] in ("REQUESTED", "CANCELING") else state
+    def ended() -> list[dict[str, Any]] | None:
+        states: list[dict[str, Any]] = dev.ask(BACKFILLS)["partitionBackfillsOrError"]["results"]
+        unfinished = any(each["status"] in ("REQUESTED", "CANCELING") for each in states)
+        return None if unfinished else states
 
-    assert dev.until("the backfill", ended) == {"status": "COMPLETED_SUCCESS", "error": None}
-    runs = dev.ask(RUNS, id=backfill)["runsOrError"]["results"]
+    backfills = dev.until("both backfills", ended)
+    assert launched["backfillId"] in [each["id"] for each in backfills]
+    assert [(each["status"], each["error"]) for each in backfills] == [
+        ("COMPLETED_SUCCESS", None)
+    ] * 2
+    runs = [
+        run for each in backfills for run in dev.ask(RUNS, id=each["id"])["runsOrError"]["results"]
+    ]
     assert [run["status"] for run in runs] == ["SUCCESS", "SUCCESS"]
     partitions = [
         tag["value"] for run in runs for tag in run["tags"] if tag["key"] == "dagster/partition"

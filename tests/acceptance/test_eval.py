@@ -22,7 +22,7 @@ from eval.answers import SCRIPTED
 from eval.fixture import CALIBRATION, Fixture, load
 from eval.sensors import new_judge_model
 from forgetting_assets.commands import console
-from forgetting_assets.instance import QUIET
+from forgetting_assets.runs import QUIET
 from resources import thresholds
 from resources.clock import Clock
 from resources.database import Database

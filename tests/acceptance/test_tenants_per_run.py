@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forgetting_assets import partitions
-from forgetting_assets.instance import QUIET, _reason
+from forgetting_assets.runs import QUIET, reason
 from forgetting_assets.schedules import nightly, requests
 from forgetting_assets.store import tenants
 from resources.errors import GatewayRefused, GatewayUnavailable
@@ -141,11 +141,11 @@ def test_a_tenant_that_fails_is_left_alone_and_named_and_the_others_finish(
     for asset in ASSETS:
         assert materialized(graph, asset) == others, asset
 
-    reason = _reason(result)
-    assert reason is not None
-    assert reason.startswith("1 of 4 partitions failed, the others finished: globex on")
-    assert "in conflict_pairs" in reason
-    assert NO_FLOOR in reason, "our own sentence says which model has no floor"
+    said = reason(result.all_events)
+    assert said is not None
+    assert said.startswith("1 of 4 partitions failed, the others finished: globex on")
+    assert "in conflict_pairs" in said
+    assert NO_FLOOR in said, "our own sentence says which model has no floor"
     (row,) = store.rows("SELECT * FROM forgetting.partition_failures")
     assert (row["user_id"], row["run_date"], row["run_id"]) == (
         ids["globex"],
@@ -179,8 +179,8 @@ def test_a_collapse_stops_its_tenant_and_is_an_error_of_its_partition_and_of_the
     collapse(store, asset, ids["initech"])
     result = graph.run_range(SLUGS)
     assert not result.success
-    assert "initech" in str(_reason(result))
-    assert "zero_episodic_collapse" in str(_reason(result))
+    assert "initech" in str(reason(result.all_events))
+    assert "zero_episodic_collapse" in str(reason(result.all_events))
     assert statuses(graph, asset, "zero_episodic_collapse") == {"initech": False}
     assert evaluations(result)[(asset, "zero_episodic_collapse")] is False
     red = [
@@ -318,7 +318,7 @@ def test_a_range_made_by_hand_is_refused_before_anything_is_read(
         run_config=QUIET,
     )
     assert not result.success
-    assert "FORGETTING_TENANTS_PER_RUN" in str(_reason(result))
+    assert "FORGETTING_TENANTS_PER_RUN" in str(reason(result.all_events))
     assert store.rows("SELECT * FROM forgetting.stale_candidates") == []
 
 

@@ -19,7 +19,7 @@ from mcp import Client
 from forgetting_assets import partitions
 from forgetting_assets.commands.console import run_app
 from forgetting_assets.definitions import build_defs
-from forgetting_assets.instance import QUIET
+from forgetting_assets.runs import QUIET
 from forgetting_assets.server import build
 from forgetting_assets.store import candidates
 from resources import logs
