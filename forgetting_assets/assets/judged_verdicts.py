@@ -10,9 +10,9 @@ from forgetting_assets import isolation, metadata
 from forgetting_assets.assets.conflict_pairs import conflict_pairs
 from forgetting_assets.assets.stale_candidates import stale_candidates
 from forgetting_assets.calls import Means
+from forgetting_assets.catalog import asset_of_the_pass
 from forgetting_assets.judge import Judged, judge
 from forgetting_assets.partition import Partition
-from forgetting_assets.partitions import daily_tenant
 from forgetting_assets.store import verdicts
 from resources.budget import Budget
 from resources.clock import Clock
@@ -44,17 +44,13 @@ class Judging(dg.Config):
     )
 
 
-@dg.asset(
+@asset_of_the_pass(
+    TABLE,
+    layer="verdicts",
     deps=[stale_candidates, conflict_pairs],
-    partitions_def=daily_tenant,
-    group_name="forgetting",
-    owners=["team:memory-platform"],
-    kinds={"postgres", "llm"},
-    tags={"layer": "verdicts"},
-    code_version="1",
+    statements=["verdicts.read_pairs", "verdicts.read_singles", "verdicts.insert_verdict"],
+    kinds=["postgres", "llm"],
     pool="judge_gateway",
-    metadata={"dagster/table_name": TABLE},
-    output_required=False,
 )
 def judged_verdicts(
     context: dg.AssetExecutionContext,

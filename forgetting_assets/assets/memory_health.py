@@ -8,8 +8,8 @@ import dagster as dg
 from forgetting_assets import isolation, metadata
 from forgetting_assets.assets import sources
 from forgetting_assets.assets.retention_proposals import retention_proposals
+from forgetting_assets.catalog import asset_of_the_pass
 from forgetting_assets.partition import Partition
-from forgetting_assets.partitions import daily_tenant
 from forgetting_assets.store import health
 from resources.clock import Clock
 from resources.database import Database
@@ -43,19 +43,20 @@ COUNTED = (
 )
 
 
-@dg.asset(
+@asset_of_the_pass(
+    TABLE,
+    layer="health",
     # Not the sweep: where its flag is off Dagster skips it, and would skip this as well. In a run
     # it still comes after the sweep and the checks, by its priority.
     deps=[retention_proposals, sources.evidence],
+    statements=[
+        "health.count_memories",
+        "health.count_stale",
+        "health.count_evidence",
+        "health.count_open",
+        "health.count_conflicts",
+    ],
     op_tags={"dagster/priority": "-1"},
-    partitions_def=daily_tenant,
-    group_name="forgetting",
-    owners=["team:memory-platform"],
-    kinds={"postgres", "sql"},
-    tags={"layer": "health"},
-    code_version="1",
-    metadata={"dagster/table_name": TABLE},
-    output_required=False,
 )
 def memory_health(
     context: dg.AssetExecutionContext,
