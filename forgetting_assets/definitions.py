@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import dagster as dg
-from dagster_shared.utils.warnings import PreviewWarning
 
 from forgetting_assets import alerts, catalog, jobs, schedules, sensors
 from forgetting_assets.assets import sources
@@ -26,9 +24,6 @@ from resources.flag import Flag
 from resources.gateway import Gateway, JevGateway
 from resources.policy import Policy
 from resources.rate import TokenRate
-
-# Partition-aware checks are a preview feature; without them one tenant's pass hides another's fail.
-warnings.filterwarnings("ignore", category=PreviewWarning)
 
 
 def build_defs(**resource_overrides: Any) -> dg.Definitions:

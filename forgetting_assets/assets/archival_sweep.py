@@ -26,6 +26,7 @@ WARMING_UP = (
 
 LINEAGE = metadata.lineage(
     {
+        "user_id": [("evidence", "user_id")],
         "evidence_id": [("evidence", "id")],
         "kind": [("evidence", "kind")],
         "occurred_at": [("evidence", "occurred_at")],

@@ -20,11 +20,13 @@ TABLE = "forgetting.conflict_pairs"
 
 LINEAGE = metadata.lineage(
     {
+        "user_id": [("memories", "user_id")],
         "older_id": [("memories", "id")],
         "newer_id": [("memories", "id")],
         "memory_type": [("memories", "memory_type")],
         "similarity": [("memories", "embedding")],
         "older_is_stale": [("memories", "updated_at"), ("memories", "last_reviewed_at")],
+        "embedding_model": [("memories", "embedding_model")],
     }
 )
 

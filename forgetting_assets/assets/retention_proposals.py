@@ -22,6 +22,7 @@ LINEAGE = metadata.lineage(
         column: [("judged_verdicts", source)]
         for column, source in {
             "id": "id",
+            "user_id": "user_id",
             "memory_id": "memory_id",
             "action": "verdict",
             "related_memory_id": "related_memory_id",
@@ -37,7 +38,11 @@ LINEAGE = metadata.lineage(
     TABLE,
     layer="proposals",
     deps=[judged_verdicts],
-    statements=["proposals.read_unproposed", "proposals.find_obstacle", "proposals.insert_proposal"],
+    statements=[
+        "proposals.read_unproposed",
+        "proposals.find_obstacle",
+        "proposals.insert_proposal",
+    ],
 )
 def retention_proposals(
     context: dg.AssetExecutionContext,

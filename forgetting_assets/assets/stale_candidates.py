@@ -20,6 +20,7 @@ TABLE = "forgetting.stale_candidates"
 
 LINEAGE = metadata.lineage(
     {
+        "user_id": [("memories", "user_id")],
         "memory_id": [("memories", "id")],
         "memory_type": [("memories", "memory_type")],
         "freshness": [("memories", "updated_at"), ("memories", "last_reviewed_at")],

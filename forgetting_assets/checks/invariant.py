@@ -125,12 +125,20 @@ def _check(
             passed=not found,
             # In a range one tenant's error must not stop the others: isolation stops that tenant.
             severity=dg.AssetCheckSeverity.WARN if ranged else severity,
-            description=STOPPED if ranged and found and blocking else None,
+            description=STOPPED if ranged and found and blocking else _first(found),
             metadata={**_metadata(found), "partitions": len(looked)}
             | ({"tenants": _table(looked)} if ranged else {}),
         )
 
     return check
+
+
+def _first(found: Sequence[invariant.Violation]) -> str | None:
+    """What the UI shows of a failed check without a click."""
+    if not found:
+        return None
+    more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+    return f"{found[0].id}: {found[0].reason}{more}."
 
 
 def _metadata(found: Sequence[invariant.Violation]) -> dict[str, int | list[str]]:
