@@ -15,6 +15,7 @@ import dagster as dg
 from dagster_shared.utils.warnings import BetaWarning, PreviewWarning
 
 import sql
+from forgetting_assets import metadata
 from forgetting_assets.partitions import daily_tenant
 from resources import settings
 
@@ -43,6 +44,7 @@ def asset_of_the_pass(
     layer: str,
     deps: Sequence[dg.AssetsDefinition | dg.AssetSpec],
     statements: Sequence[str],
+    lineage: dg.TableColumnLineage,
     kinds: Iterable[str] = ("postgres", "sql"),
     pool: str | None = None,
     op_tags: dict[str, str] | None = None,
@@ -51,6 +53,7 @@ def asset_of_the_pass(
 
     ``table``: where the rows are, with its schema. ``statements``: what to read to understand the
     asset, as ``<noun>.<name>`` of sql/queries. Raises ValueError when a statement does not exist.
+    ``lineage`` is shown as a table: Dagster's own UI keeps what it knows of columns to itself.
     """
     return dg.asset(
         deps=deps,
@@ -68,6 +71,7 @@ def asset_of_the_pass(
             "dagster/code_references": dg.CodeReferencesMetadataValue(
                 code_references=[_of_statement(each) for each in statements]
             ),
+            "columns_come_from": metadata.table(_come_from(lineage)),
             "sql": dg.MetadataValue.md("\n\n".join(_shown(each) for each in statements)),
         },
         # With its flag off an asset reads nothing and is skipped.
@@ -115,6 +119,19 @@ def source_schema(table: str) -> dg.TableSchema:
     )
 
 
+def _come_from(lineage: dg.TableColumnLineage) -> Sequence[dict[str, str]]:
+    """A row a column, with the upstream columns that it is made of."""
+    return [
+        {
+            "column": column,
+            "comes_from": ", ".join(
+                f"{each.asset_key.to_user_string()}.{each.column_name}" for each in sources
+            ),
+        }
+        for column, sources in lineage.deps_by_column.items()
+    ]
+
+
 def reference(path: Path, heading: str, label: str) -> dg.LocalFileCodeReference:
     """A link to the first line of a file that is ``heading``. Raises ValueError without one."""
     lines = path.read_text(encoding="utf-8").splitlines()
@@ -126,7 +143,7 @@ def reference(path: Path, heading: str, label: str) -> dg.LocalFileCodeReference
 def _of_statement(name: str) -> dg.LocalFileCodeReference:
     noun, statement = name.split(".")
     path = sql.ROOT / "queries" / f"{noun}.sql"
-    return reference(path, f"-- name: {statement}", f"sql/queries/{noun}.sql, {statement}")
+    return reference(path, f"-- name: {statement}", name)
 
 
 def _shown(name: str) -> str:

@@ -43,6 +43,7 @@ LINEAGE = metadata.lineage(
     layer="archive",
     deps=[retention_proposals, sources.evidence],
     statements=["tier.find_due", "tier.log_archived", "tier.mark_archived"],
+    lineage=LINEAGE,
 )
 def archival_sweep(
     context: dg.AssetExecutionContext,

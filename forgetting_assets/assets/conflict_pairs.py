@@ -36,6 +36,7 @@ LINEAGE = metadata.lineage(
     layer="candidates",
     deps=[sources.memories],
     statements=["mining.insert_pairs", "pairs.find_due_pairs"],
+    lineage=LINEAGE,
 )
 def conflict_pairs(
     context: dg.AssetExecutionContext,

@@ -60,6 +60,7 @@ class Judging(dg.Config):
     statements=["verdicts.read_pairs", "verdicts.read_singles", "verdicts.insert_verdict"],
     kinds=["postgres", "llm"],
     pool="judge_gateway",
+    lineage=LINEAGE,
 )
 def judged_verdicts(
     context: dg.AssetExecutionContext,

@@ -70,6 +70,7 @@ COUNTED = (
         "health.count_conflicts",
     ],
     op_tags={"dagster/priority": "-1"},
+    lineage=LINEAGE,
 )
 def memory_health(
     context: dg.AssetExecutionContext,

@@ -43,6 +43,7 @@ LINEAGE = metadata.lineage(
         "proposals.find_obstacle",
         "proposals.insert_proposal",
     ],
+    lineage=LINEAGE,
 )
 def retention_proposals(
     context: dg.AssetExecutionContext,

@@ -10,7 +10,7 @@ def _source(name: str, description: str) -> dg.AssetSpec:
     link = catalog.reference(
         catalog.ROOT / "sql" / "migrations" / "0001_memory_store.sql",
         f"CREATE TABLE {name} (",
-        "sql/migrations/0001_memory_store.sql",
+        "0001_memory_store.sql",
     )
     return dg.AssetSpec(
         name,

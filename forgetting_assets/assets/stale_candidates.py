@@ -36,6 +36,7 @@ LINEAGE = metadata.lineage(
     layer="candidates",
     deps=[conflict_pairs, sources.memories],
     statements=["candidates.select_stale_singles"],
+    lineage=LINEAGE,
 )
 def stale_candidates(
     context: dg.AssetExecutionContext,

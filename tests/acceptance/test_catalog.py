@@ -129,7 +129,10 @@ def test_every_link_to_code_leads_to_a_line_that_names_what_it_is_for(location: 
             path = Path(link.file_path)
             rest = path.read_text(encoding="utf-8").splitlines()[link.line_number - 1 :]
             if path.suffix == ".sql":
-                assert rest[0].split()[-1] in link.label or rest[0] == f"CREATE TABLE {asset} ("
+                assert (
+                    rest[0].split()[-1] == link.label.split(".")[-1]
+                    or rest[0] == f"CREATE TABLE {asset} ("
+                )
             else:
                 # The first line is the decorator's.
                 assert rest[0].startswith("@")
@@ -153,11 +156,15 @@ def test_every_column_is_traced_to_where_it_comes_from_or_is_known_to_begin_here
 ) -> None:
     furnish(store)
     said = materialized(graph.run())
+    nodes = build_defs().resolve_asset_graph()
     for asset in ASSETS:
+        rows = nodes.get(dg.AssetKey(asset)).metadata["columns_come_from"].records
         columns = {column.name for column in said[asset]["dagster/column_schema"].columns}
         traced = set(said[asset]["dagster/column_lineage"].deps_by_column)
         assert traced | BORN_HERE[asset] == columns, asset
         assert traced & BORN_HERE[asset] == set(), asset
+        assert [row.data["column"] for row in rows] == list(MODULES[asset].LINEAGE.deps_by_column)
+        assert all(row.data["comes_from"] for row in rows), asset
 
 
 def test_each_id_of_a_proposal_is_traced_to_a_memory() -> None:
