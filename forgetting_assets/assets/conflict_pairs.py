@@ -26,7 +26,6 @@ LINEAGE = metadata.lineage(
         "memory_type": [("memories", "memory_type")],
         "similarity": [("memories", "embedding")],
         "older_is_stale": [("memories", "updated_at"), ("memories", "last_reviewed_at")],
-        "embedding_model": [("memories", "embedding_model")],
     }
 )
 

@@ -41,7 +41,7 @@ MODULES = {
     "memory_health": memory_health,
 }
 BORN_HERE = {
-    "conflict_pairs": {"run_date", "rank", "floor"},
+    "conflict_pairs": {"run_date", "rank", "embedding_model", "floor"},
     "stale_candidates": {"run_date", "rank"},
     "judged_verdicts": {
         *("id", "kind", "verdict", "answer_key", "probability", "probabilities", "model"),
@@ -51,7 +51,7 @@ BORN_HERE = {
     "archival_sweep": {"run_date", "due_before", "archived_at", "tracked_since"},
     "memory_health": {"run_date", "measured_at", "regretted"},
 }
-"""Columns that no upstream asset has: what is ranked, judged, decided, dated or set."""
+"""Columns that no upstream asset has: what is ranked, judged, decided, dated, set or on record."""
 
 
 def shown(defs: dg.Definitions) -> Iterator[tuple[str, Any]]:
