@@ -287,6 +287,21 @@ def test_a_person_reads_in_the_ui_what_the_pass_did_and_why_it_stopped(
     browser.picture("plots")
     browser.done()
 
+    browser.open(
+        "/assets/memories",
+        "What agents remember for the long term",
+        "The text of the memory. The pass never changes it.",
+        "0001_memory_store.sql",
+    )
+    browser.done()
+    for path, words in {
+        "jobs/forgetting_pass": "The whole pass for one day and tenant",
+        "schedules/nightly": "At 04:30 UTC, the pass over yesterday",
+        "sensors/tenant_registry": "Adds a partition for each new tenant.",
+    }.items():
+        browser.open(f"/locations/forgetting_assets.definitions/{path}", words)
+        browser.done()
+
     def ended() -> str | None:
         status: str = dev.ask(BACKFILL, id=backfill)["partitionBackfillOrError"]["status"]
         return None if status == "REQUESTED" else status
@@ -326,21 +341,6 @@ def test_a_person_reads_in_the_ui_what_the_pass_did_and_why_it_stopped(
     browser.top("columns_come_from")
     browser.picture("columns")
     browser.done()
-
-    browser.open(
-        "/assets/memories",
-        "What agents remember for the long term",
-        "The text of the memory. The pass never changes it.",
-        "0001_memory_store.sql",
-    )
-    browser.done()
-    for path, words in {
-        "jobs/forgetting_pass": "The whole pass for one day and tenant",
-        "schedules/nightly": "At 04:30 UTC, the pass over yesterday",
-        "sensors/tenant_registry": "Adds a partition for each new tenant.",
-    }.items():
-        browser.open(f"/locations/forgetting_assets.definitions/{path}", words)
-        browser.done()
 
     read = "\n".join(browser.read)
     texts = [
