@@ -3,21 +3,19 @@
 Ids, labels and figures only: no text of an item is in any metadata, log line or event.
 """
 
-import warnings
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
-from dagster_shared.utils.warnings import PreviewWarning
 from pydantic import Field
 
 from eval import answers, calibrate, drift, plots, score
 from eval.answers import SCRIPTED, Answers
 from eval.fixture import CALIBRATION, Fixture, load
 from eval.metrics import misses
-from forgetting_assets import metadata
+from forgetting_assets import catalog, metadata
 from forgetting_assets.store import tenants
 from resources import settings, thresholds
 from resources.clock import Clock
@@ -26,14 +24,10 @@ from resources.errors import EvalRefused, MissingApiKey
 from resources.gateway import Gateway
 from resources.thresholds import Thresholds
 
-# Partition-aware checks are a preview feature; without them one model's check hides another's.
-warnings.filterwarnings("ignore", category=PreviewWarning)
-
 MODELS = "judge_models"
 models = dg.DynamicPartitionsDefinition(name=MODELS)
 
 GROUP = "eval"
-OWNERS = ["team:memory-platform"]
 
 
 class Files(dg.ConfigurableResource):  # type: ignore[type-arg]
@@ -92,7 +86,11 @@ def evaluate(fixture: Fixture, said: Answers) -> Evaluation:
 
 
 @dg.asset(
-    group_name=GROUP, owners=OWNERS, kinds={"json"}, tags={"layer": "labels"}, code_version="1"
+    group_name=GROUP,
+    owners=catalog.OWNERS,
+    kinds={"json"},
+    tags={"layer": "labels"},
+    code_version="1",
 )
 def calibration_fixture() -> dg.MaterializeResult[None]:
     """The invented, labelled items that every judge is measured on, in eval/fixtures.
@@ -140,7 +138,7 @@ class Asking(dg.Config):
 
 @dg.asset(
     group_name=GROUP,
-    owners=OWNERS,
+    owners=catalog.OWNERS,
     deps=[calibration_fixture],
     partitions_def=models,
     kinds={"python", "llm"},
@@ -233,7 +231,7 @@ class Writing(dg.Config):
 
 @dg.asset(
     group_name=GROUP,
-    owners=OWNERS,
+    owners=catalog.OWNERS,
     deps=[judge_evaluation],
     partitions_def=models,
     kinds={"json"},
@@ -271,7 +269,11 @@ def judge_thresholds(
 
 
 @dg.asset(
-    group_name=GROUP, owners=OWNERS, kinds={"postgres"}, tags={"layer": "reviews"}, code_version="1"
+    group_name=GROUP,
+    owners=catalog.OWNERS,
+    kinds={"postgres"},
+    tags={"layer": "reviews"},
+    code_version="1",
 )
 def judge_drift(database: Database, clock: Clock) -> dg.MaterializeResult[None]:
     """What reviewers made of this deployment's own proposals: accepted, rejected, taken back.

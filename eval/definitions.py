@@ -7,6 +7,7 @@ from typing import Any
 import dagster as dg
 
 from eval import assets, checks, sensors
+from forgetting_assets import catalog
 from forgetting_assets.definitions import gateway_of
 from resources import settings
 from resources.clock import Clock
@@ -16,12 +17,14 @@ from resources.database import Database
 def build_defs(**resource_overrides: Any) -> dg.Definitions:
     """Everything that Dagster shows of the eval, with the environment's resources or others."""
     return dg.Definitions(
-        assets=[
-            assets.calibration_fixture,
-            assets.judge_evaluation,
-            assets.judge_thresholds,
-            assets.judge_drift,
-        ],
+        assets=catalog.linked(
+            [
+                assets.calibration_fixture,
+                assets.judge_evaluation,
+                assets.judge_thresholds,
+                assets.judge_drift,
+            ]
+        ),
         asset_checks=list(checks.checks()),
         jobs=[sensors.evaluate_judge, sensors.watch_drift],
         sensors=[sensors.new_judge_model],

@@ -3,6 +3,7 @@
 import dagster as dg
 
 from eval.assets import Files, judge_drift, judge_evaluation, judge_thresholds, models
+from forgetting_assets import catalog
 from resources import settings
 from resources.gateway import Gateway
 
@@ -11,6 +12,8 @@ evaluate_judge = dg.define_asset_job(
     selection=dg.AssetSelection.assets(judge_evaluation, judge_thresholds),
     description="How one model judged the labelled items, its bars, and the thresholds that the "
     "rule selects. Writes no thresholds unless its config says so.",
+    owners=catalog.OWNERS,
+    tags={"judge": "yes"},
 )
 
 watch_drift = dg.define_asset_job(
@@ -18,6 +21,8 @@ watch_drift = dg.define_asset_job(
     selection=dg.AssetSelection.assets(judge_drift),
     description="What reviewers made of the proposals so far, and whether that is still above the "
     "bars.",
+    owners=catalog.OWNERS,
+    tags={"judge": "no"},
 )
 
 
@@ -29,6 +34,7 @@ watch_drift = dg.define_asset_job(
     description="Requests an evaluation when JEV_MODEL is a model without one: from its recorded "
     "answers, and where there are none by asking the judge, which costs money. It asks once a "
     "model; after a failed run, start evaluate_judge by hand. Stopped by default.",
+    owners=catalog.OWNERS,
 )
 def new_judge_model(
     context: dg.SensorEvaluationContext, files: Files, gateway: dg.ResourceParam[Gateway]

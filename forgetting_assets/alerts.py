@@ -14,6 +14,7 @@ from typing import Any
 import dagster as dg
 import httpx
 
+from forgetting_assets import catalog
 from forgetting_assets.store import monitoring
 from resources import settings
 from resources.budget import CEILINGS, FORGET_DECIDE, Budget, Spend
@@ -340,6 +341,7 @@ def _sensor(
         name=name,
         minimum_interval_seconds=INTERVAL_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
+        owners=catalog.OWNERS,
         description=f"{description} Each tick says what holds. With FORGETTING_ALERT_WEBHOOK set, "
         "it posts one message when something begins or gets worse, and one when it is over. It "
         "reads figures and no memory.",

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import dagster as dg
-from dagster_shared.utils.warnings import PreviewWarning
 
-from forgetting_assets import alerts, jobs, schedules, sensors
+from forgetting_assets import alerts, catalog, jobs, schedules, sensors
 from forgetting_assets.assets import sources
 from forgetting_assets.assets.archival_sweep import archival_sweep
 from forgetting_assets.assets.conflict_pairs import conflict_pairs
@@ -27,23 +25,22 @@ from resources.gateway import Gateway, JevGateway
 from resources.policy import Policy
 from resources.rate import TokenRate
 
-# Partition-aware checks are a preview feature; without them one tenant's pass hides another's fail.
-warnings.filterwarnings("ignore", category=PreviewWarning)
-
 
 def build_defs(**resource_overrides: Any) -> dg.Definitions:
     """Everything that Dagster shows, with the environment's resources or those passed instead."""
     return dg.Definitions(
-        assets=[
-            sources.memories,
-            sources.evidence,
-            conflict_pairs,
-            stale_candidates,
-            judged_verdicts,
-            retention_proposals,
-            archival_sweep,
-            memory_health,
-        ],
+        assets=catalog.linked(
+            [
+                sources.memories,
+                sources.evidence,
+                conflict_pairs,
+                stale_candidates,
+                judged_verdicts,
+                retention_proposals,
+                archival_sweep,
+                memory_health,
+            ]
+        ),
         asset_checks=[*invariant.checks(), finished.every_tenant_finished()],
         jobs=[jobs.forgetting_pass, jobs.sweep_alone],
         schedules=[schedules.nightly],

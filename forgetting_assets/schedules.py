@@ -5,7 +5,7 @@ from datetime import date, timedelta
 
 import dagster as dg
 
-from forgetting_assets import jobs, partitions
+from forgetting_assets import catalog, jobs, partitions
 from forgetting_assets.store import tenants
 from resources import settings
 from resources.database import Database
@@ -18,7 +18,10 @@ from resources.flag import Flag
     cron_schedule="30 4 * * *",
     execution_timezone="UTC",
     default_status=dg.DefaultScheduleStatus.STOPPED,
-    description="At 04:30 UTC, the pass over yesterday for each tenant that opted in to anything.",
+    description="At 04:30 UTC, the pass over yesterday for each tenant that opted in to anything. "
+    "Stopped until somebody starts it, and with FORGETTING_PASS_ENABLED off it requests nothing.",
+    owners=catalog.OWNERS,
+    metadata={"requests": "one run a tenant, or one for FORGETTING_TENANTS_PER_RUN of them"},
 )
 def nightly(
     context: dg.ScheduleEvaluationContext, database: Database, flag: Flag

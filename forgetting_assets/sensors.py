@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from forgetting_assets import partitions
+from forgetting_assets import catalog, partitions
 from forgetting_assets.store import tenants
 from resources.database import Database
 
@@ -13,6 +13,8 @@ from resources.database import Database
     default_status=dg.DefaultSensorStatus.RUNNING,
     description="Adds a partition for each new tenant. It never deletes one: deleting a partition "
     "that a backfill targets fails the whole backfill, and a retired tenant keeps its history.",
+    owners=catalog.OWNERS,
+    metadata={"reads": "public.tenants"},
 )
 def tenant_registry(
     context: dg.SensorEvaluationContext, database: Database

@@ -141,6 +141,15 @@ class Settings(BaseSettings):
     forgetting_sweep_window_days: int = Field(
         7, ge=1, description="days without use before evidence may be archived"
     )
+    forgetting_source_url: str | None = Field(
+        None,
+        pattern=r"^https?://\S*(github|gitlab)\S*$",
+        description="GitHub or GitLab repository that the UI's links to code lead to; without it "
+        "they name files of the machine",
+    )
+    forgetting_source_branch: str = Field(
+        "main", min_length=1, description="branch, tag or commit of FORGETTING_SOURCE_URL"
+    )
     forgetting_golden: Path | None = Field(
         None,
         description="a private golden set for the bars that the UI shows; it and `recorded` beside "

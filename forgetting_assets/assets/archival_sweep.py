@@ -9,8 +9,8 @@ import dagster as dg
 from forgetting_assets import isolation, metadata
 from forgetting_assets.assets import sources
 from forgetting_assets.assets.retention_proposals import retention_proposals
+from forgetting_assets.catalog import asset_of_the_pass
 from forgetting_assets.partition import Partition
-from forgetting_assets.partitions import daily_tenant
 from forgetting_assets.store import invariant, tier
 from resources.clock import Clock
 from resources.database import Database
@@ -26,6 +26,7 @@ WARMING_UP = (
 
 LINEAGE = metadata.lineage(
     {
+        "user_id": [("evidence", "user_id")],
         "evidence_id": [("evidence", "id")],
         "kind": [("evidence", "kind")],
         "occurred_at": [("evidence", "occurred_at")],
@@ -37,16 +38,12 @@ LINEAGE = metadata.lineage(
 )
 
 
-@dg.asset(
+@asset_of_the_pass(
+    TABLE,
+    layer="archive",
     deps=[retention_proposals, sources.evidence],
-    partitions_def=daily_tenant,
-    group_name="forgetting",
-    owners=["team:memory-platform"],
-    kinds={"postgres", "sql"},
-    tags={"layer": "archive"},
-    code_version="1",
-    metadata={"dagster/table_name": TABLE},
-    output_required=False,
+    statements=["tier.find_due", "tier.log_archived", "tier.mark_archived"],
+    lineage=LINEAGE,
 )
 def archival_sweep(
     context: dg.AssetExecutionContext,

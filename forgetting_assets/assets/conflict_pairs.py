@@ -7,8 +7,8 @@ import dagster as dg
 
 from forgetting_assets import isolation, metadata
 from forgetting_assets.assets import sources
+from forgetting_assets.catalog import asset_of_the_pass
 from forgetting_assets.partition import Partition
-from forgetting_assets.partitions import daily_tenant
 from forgetting_assets.store import pairs
 from resources.clock import Clock
 from resources.database import Database
@@ -20,6 +20,7 @@ TABLE = "forgetting.conflict_pairs"
 
 LINEAGE = metadata.lineage(
     {
+        "user_id": [("memories", "user_id")],
         "older_id": [("memories", "id")],
         "newer_id": [("memories", "id")],
         "memory_type": [("memories", "memory_type")],
@@ -29,16 +30,12 @@ LINEAGE = metadata.lineage(
 )
 
 
-@dg.asset(
+@asset_of_the_pass(
+    TABLE,
+    layer="candidates",
     deps=[sources.memories],
-    partitions_def=daily_tenant,
-    group_name="forgetting",
-    owners=["team:memory-platform"],
-    kinds={"postgres", "sql"},
-    tags={"layer": "candidates"},
-    code_version="1",
-    metadata={"dagster/table_name": TABLE},
-    output_required=False,
+    statements=["mining.insert_pairs", "pairs.find_due_pairs"],
+    lineage=LINEAGE,
 )
 def conflict_pairs(
     context: dg.AssetExecutionContext,

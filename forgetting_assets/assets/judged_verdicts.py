@@ -7,12 +7,13 @@ import dagster as dg
 from pydantic import Field
 
 from forgetting_assets import isolation, metadata
+from forgetting_assets.assets import sources
 from forgetting_assets.assets.conflict_pairs import conflict_pairs
 from forgetting_assets.assets.stale_candidates import stale_candidates
 from forgetting_assets.calls import Means
+from forgetting_assets.catalog import asset_of_the_pass
 from forgetting_assets.judge import Judged, judge
 from forgetting_assets.partition import Partition
-from forgetting_assets.partitions import daily_tenant
 from forgetting_assets.store import verdicts
 from resources.budget import Budget
 from resources.clock import Clock
@@ -24,12 +25,20 @@ from resources.rate import TokenRate
 
 TABLE = "forgetting.judged_verdicts"
 
+FRESHNESS = [("memories", "updated_at"), ("memories", "last_reviewed_at")]
 LINEAGE = metadata.lineage(
     {
+        "run_date": [("stale_candidates", "run_date"), ("conflict_pairs", "run_date")],
+        "user_id": [("stale_candidates", "user_id"), ("conflict_pairs", "user_id")],
         "memory_id": [("stale_candidates", "memory_id"), ("conflict_pairs", "older_id")],
         "newer_id": [("conflict_pairs", "newer_id")],
+        "newer_ids": [("stale_candidates", "newer_ids")],
         "memory_type": [("stale_candidates", "memory_type"), ("conflict_pairs", "memory_type")],
         "related_memory_id": [("stale_candidates", "newer_ids"), ("conflict_pairs", "newer_id")],
+        "memory_content_hash": [("memories", "content_hash")],
+        "memory_freshness": FRESHNESS,
+        "related_content_hash": [("memories", "content_hash")],
+        "related_freshness": FRESHNESS,
     }
 )
 
@@ -44,17 +53,14 @@ class Judging(dg.Config):
     )
 
 
-@dg.asset(
-    deps=[stale_candidates, conflict_pairs],
-    partitions_def=daily_tenant,
-    group_name="forgetting",
-    owners=["team:memory-platform"],
-    kinds={"postgres", "llm"},
-    tags={"layer": "verdicts"},
-    code_version="1",
+@asset_of_the_pass(
+    TABLE,
+    layer="verdicts",
+    deps=[stale_candidates, conflict_pairs, sources.memories],
+    statements=["verdicts.read_pairs", "verdicts.read_singles", "verdicts.insert_verdict"],
+    kinds=["postgres", "llm"],
     pool="judge_gateway",
-    metadata={"dagster/table_name": TABLE},
-    output_required=False,
+    lineage=LINEAGE,
 )
 def judged_verdicts(
     context: dg.AssetExecutionContext,

@@ -8,8 +8,8 @@ import dagster as dg
 from forgetting_assets import isolation, metadata
 from forgetting_assets.assets import sources
 from forgetting_assets.assets.retention_proposals import retention_proposals
+from forgetting_assets.catalog import asset_of_the_pass
 from forgetting_assets.partition import Partition
-from forgetting_assets.partitions import daily_tenant
 from forgetting_assets.store import health
 from resources.clock import Clock
 from resources.database import Database
@@ -18,9 +18,20 @@ from resources.policy import Policy
 
 TABLE = "forgetting.memory_health"
 
+LIVE = [("memories", "status"), ("memories", "valid_to")]
+USE = [
+    ("evidence", column)
+    for column in ("success_count", "reinforcement_count", "last_retrieved_at", "last_outcome_at")
+]
 LINEAGE = metadata.lineage(
     {
+        "user_id": [("memories", "user_id"), ("evidence", "user_id")],
+        "live_memories": LIVE,
+        "stale_memories": [*LIVE, ("memories", "updated_at"), ("memories", "last_reviewed_at")],
+        "archived_memories": LIVE,
+        "superseded_memories": [("memories", "valid_to")],
         "hot_evidence": [("evidence", "archived_at")],
+        "idle_evidence": [("evidence", "kind"), ("evidence", "occurred_at"), *USE],
         "archived_evidence": [("evidence", "archived_at")],
         "oldest_hot_at": [("evidence", "occurred_at")],
         "open_proposals": [("retention_proposals", "status")],
@@ -30,6 +41,8 @@ LINEAGE = metadata.lineage(
             ("retention_proposals", "related_memory_id"),
         ],
         "counts": [
+            ("memories", "memory_type"),
+            ("evidence", "kind"),
             ("retention_proposals", "action"),
             ("retention_proposals", "created_at"),
         ],
@@ -43,19 +56,21 @@ COUNTED = (
 )
 
 
-@dg.asset(
+@asset_of_the_pass(
+    TABLE,
+    layer="health",
     # Not the sweep: where its flag is off Dagster skips it, and would skip this as well. In a run
     # it still comes after the sweep and the checks, by its priority.
-    deps=[retention_proposals, sources.evidence],
+    deps=[retention_proposals, sources.memories, sources.evidence],
+    statements=[
+        "health.count_memories",
+        "health.count_stale",
+        "health.count_evidence",
+        "health.count_open",
+        "health.count_conflicts",
+    ],
     op_tags={"dagster/priority": "-1"},
-    partitions_def=daily_tenant,
-    group_name="forgetting",
-    owners=["team:memory-platform"],
-    kinds={"postgres", "sql"},
-    tags={"layer": "health"},
-    code_version="1",
-    metadata={"dagster/table_name": TABLE},
-    output_required=False,
+    lineage=LINEAGE,
 )
 def memory_health(
     context: dg.AssetExecutionContext,

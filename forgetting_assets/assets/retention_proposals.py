@@ -7,8 +7,8 @@ import dagster as dg
 
 from forgetting_assets import isolation, metadata
 from forgetting_assets.assets.judged_verdicts import judged_verdicts
+from forgetting_assets.catalog import asset_of_the_pass
 from forgetting_assets.partition import Partition
-from forgetting_assets.partitions import daily_tenant
 from forgetting_assets.store import invariant, proposals
 from resources.clock import Clock
 from resources.database import Database
@@ -22,6 +22,7 @@ LINEAGE = metadata.lineage(
         column: [("judged_verdicts", source)]
         for column, source in {
             "id": "id",
+            "user_id": "user_id",
             "memory_id": "memory_id",
             "action": "verdict",
             "related_memory_id": "related_memory_id",
@@ -33,16 +34,16 @@ LINEAGE = metadata.lineage(
 )
 
 
-@dg.asset(
+@asset_of_the_pass(
+    TABLE,
+    layer="proposals",
     deps=[judged_verdicts],
-    partitions_def=daily_tenant,
-    group_name="forgetting",
-    owners=["team:memory-platform"],
-    kinds={"postgres", "sql"},
-    tags={"layer": "proposals"},
-    code_version="1",
-    metadata={"dagster/table_name": TABLE},
-    output_required=False,
+    statements=[
+        "proposals.read_unproposed",
+        "proposals.find_obstacle",
+        "proposals.insert_proposal",
+    ],
+    lineage=LINEAGE,
 )
 def retention_proposals(
     context: dg.AssetExecutionContext,

@@ -8,8 +8,8 @@ import dagster as dg
 from forgetting_assets import isolation, metadata
 from forgetting_assets.assets import sources
 from forgetting_assets.assets.conflict_pairs import conflict_pairs
+from forgetting_assets.catalog import asset_of_the_pass
 from forgetting_assets.partition import Partition
-from forgetting_assets.partitions import daily_tenant
 from forgetting_assets.store import candidates
 from resources.clock import Clock
 from resources.database import Database
@@ -20,6 +20,7 @@ TABLE = "forgetting.stale_candidates"
 
 LINEAGE = metadata.lineage(
     {
+        "user_id": [("memories", "user_id")],
         "memory_id": [("memories", "id")],
         "memory_type": [("memories", "memory_type")],
         "freshness": [("memories", "updated_at"), ("memories", "last_reviewed_at")],
@@ -30,16 +31,12 @@ LINEAGE = metadata.lineage(
 )
 
 
-@dg.asset(
+@asset_of_the_pass(
+    TABLE,
+    layer="candidates",
     deps=[conflict_pairs, sources.memories],
-    partitions_def=daily_tenant,
-    group_name="forgetting",
-    owners=["team:memory-platform"],
-    kinds={"postgres", "sql"},
-    tags={"layer": "candidates"},
-    code_version="1",
-    metadata={"dagster/table_name": TABLE},
-    output_required=False,
+    statements=["candidates.select_stale_singles"],
+    lineage=LINEAGE,
 )
 def stale_candidates(
     context: dg.AssetExecutionContext,

@@ -133,10 +133,14 @@ def _check(
     return check
 
 
-def _metadata(found: Sequence[invariant.Violation]) -> dict[str, int | list[str]]:
+def _metadata(found: Sequence[invariant.Violation]) -> dict[str, int | str | list[str]]:
+    reasons = [f"{each.id}: {each.reason}" for each in found[:20]]
     return {
         "violations": len(found),
-        "reasons": [f"{each.id}: {each.reason}" for each in found[:20]],
+        # The UI hides a list behind a click. Not as the result's description, which Dagster logs:
+        # the id of a blast radius is a scope.
+        **({"first_reason": reasons[0]} if reasons else {}),
+        "reasons": reasons,
     }
 
 

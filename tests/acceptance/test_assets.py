@@ -151,7 +151,7 @@ def test_the_asset_graph_is_this() -> None:
             **common,
             "kinds": ["llm", "postgres"],
             "pools": ["judge_gateway"],
-            "deps": ["conflict_pairs", "stale_candidates"],
+            "deps": ["conflict_pairs", "memories", "stale_candidates"],
             "layer": "verdicts",
             "table": "forgetting.judged_verdicts",
         },
@@ -172,7 +172,7 @@ def test_the_asset_graph_is_this() -> None:
         "memory_health": {
             **common,
             **sql_only,
-            "deps": ["evidence", "retention_proposals"],
+            "deps": ["evidence", "memories", "retention_proposals"],
             "layer": "health",
             "table": "forgetting.memory_health",
         },

@@ -117,10 +117,10 @@ def test_the_readme_draws_the_graph_that_dagster_has() -> None:
         "evidence": set(),
         "conflict_pairs": {"memories"},
         "stale_candidates": {"conflict_pairs", "memories"},
-        "judged_verdicts": {"conflict_pairs", "stale_candidates"},
+        "judged_verdicts": {"conflict_pairs", "stale_candidates", "memories"},
         "retention_proposals": {"judged_verdicts"},
         "archival_sweep": {"retention_proposals", "evidence"},
-        "memory_health": {"retention_proposals", "evidence"},
+        "memory_health": {"retention_proposals", "memories", "evidence"},
     }
     drawing = (PROJECT / "README.md").read_text(encoding="utf-8").split("```text\n")[2]
     for asset in upstream:
