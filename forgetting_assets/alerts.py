@@ -157,7 +157,7 @@ def failed_partitions(found: monitoring.PerTenant[monitoring.State]) -> Conditio
     return {
         f"{tenant.slug}/partition": Condition(
             state.failed_steps,
-            f"{tenant.slug}: {_count(state.failed_steps, 'step')} failed and did not succeed since, "
+            f"{tenant.slug}: {_count(state.failed_steps, 'step')} failed and has not succeeded, "
             f"last on {state.failed_day}. The reasons are in forgetting.partition_failures; "
             "run those days again, which pays for nothing twice.",
             {"failed_steps": state.failed_steps, "newest_day": str(state.failed_day)},

@@ -182,7 +182,7 @@ def test_a_step_that_failed_is_told_of_until_it_succeeds(
     failures.record(store.database, partition, failure)
     for _ in range(2):
         said = watch.tick("alert_failed_partition")
-        assert said.startswith("acme: 1 step failed and did not succeed since, last on")
+        assert said.startswith("acme: 1 step failed and has not succeeded, last on")
     (body,) = posted(webhook)
     assert body["begun"][0]["figures"] == {"failed_steps": 1, "newest_day": str(DAY)}
     failures.begin(
