@@ -240,7 +240,7 @@ def known_tenants(dev: Dev) -> set[str]:
 
 
 def test_a_person_reads_in_the_ui_what_the_pass_did_and_why_it_stopped(
-    night: Night, chrome: webdriver.Chrome, tmp_path: Path
+    chrome: webdriver.Chrome, night: Night, tmp_path: Path
 ) -> None:
     dev = night.dev
     pictures = IMAGES if os.environ.get("UPDATE_IMAGES") else tmp_path
