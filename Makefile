@@ -24,7 +24,7 @@ dev: $(READY) ## Open the Dagster UI on the demo (http://127.0.0.1:3000)
 	@$(BIN)/forgetting dev --demo
 
 test: $(READY) ## Run the whole test suite
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -q $(ARGS)
+	@$(BIN)/python -m pytest -n 3 --dist worksteal -q $(ARGS)
 
 lint: $(READY) ## ruff, mypy, import-linter, sqlfluff
 	@$(BIN)/ruff format --check .

@@ -63,6 +63,15 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         shutil.rmtree(_folder, ignore_errors=True)
 
 
+WAITING = ("test_backfill.py", "test_ui.py", "test_dev.py", "test_machines.py")
+"""Tests that mostly wait for Dagster's daemon, whose interval is fixed."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what waits, so that nobody waits for it in the end."""
+    items.sort(key=lambda item: item.path.name not in WAITING)
+
+
 ADMIN = pytest.StashKey[str]()
 
 

@@ -228,6 +228,7 @@ ALL = dict(commands())
 
 def test_the_commands_are_these() -> None:
     assert sorted(name for name, command in ALL.items() if not hasattr(command, "commands")) == [
+        "forgetting backfill",
         "forgetting demo",
         "forgetting dev",
         "forgetting evidence archive",
@@ -243,6 +244,7 @@ def test_the_commands_are_these() -> None:
         "forgetting health",
         "forgetting import",
         "forgetting mcp",
+        "forgetting metrics",
         "forgetting migrate",
         "forgetting review accept",
         "forgetting review list",
@@ -251,11 +253,17 @@ def test_the_commands_are_these() -> None:
         "forgetting review undo",
         "forgetting review walk",
         "forgetting run",
+        "forgetting tenants add",
+        "forgetting tenants erase",
+        "forgetting tenants export",
         "forgetting tenants grant",
         "forgetting tenants list",
         "forgetting tenants opt-in",
         "forgetting tenants opt-out",
+        "forgetting tenants restore",
+        "forgetting tenants retire",
         "forgetting tenants revoke",
+        "forgetting trim-events",
     ]
 
 

@@ -21,7 +21,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
-from forgetting_assets import instance
+from forgetting_assets import runs
 from forgetting_assets.definitions import build_defs
 from forgetting_assets.demo import seed
 from forgetting_assets.demo.generate import demo_tenants
@@ -32,7 +32,7 @@ from resources.addresses import Addresses
 from resources.clock import Clock
 from resources.settings import PROJECT
 from tests.acceptance.test_assets import plant, reclassify
-from tests.acceptance.test_dev import BACKFILL, KNOWN, LAUNCH, Dev
+from tests.acceptance.test_dev import KNOWN, LAUNCH, Dev
 from tests.graph import ASSETS
 from tests.support import Store
 
@@ -51,6 +51,11 @@ NIGHTS = (29, 15, 1)
 HARBOR, JUNIPER, SOLO = "harbor-logistics", "juniper-clinic", "solo-maya"
 SOURCE = "https://github.com/example/forgetting_assets"
 GROUP = "/locations/forgetting_assets.definitions/asset-groups/forgetting/lineage"
+BACKFILL = """
+query Backfill($id: String!) {
+  partitionBackfillOrError(backfillId: $id) { ... on PartitionBackfill { status } }
+}
+"""
 RED_NODE = """
     return [...document.querySelectorAll("foreignObject div")].some((node) => {
         const [red, green] = getComputedStyle(node).borderTopColor.match(/[0-9]+/g).map(Number);
@@ -75,12 +80,12 @@ class Night:
     """What the demo's ages are counted from."""
 
 
-def pass_over(store: Store, slug: str, day: date) -> instance.Run:
+def pass_over(store: Store, slug: str, day: date) -> runs.Run:
     """The pass over a day, as at the beginning of the next one."""
     now = datetime.combine(day + timedelta(days=1), time(), UTC)
     job = build_defs(clock=Clock(fixed=now.isoformat())).resolve_job_def("forgetting_pass")
     partition = of_day(day, tenants.find(store.database, slug), now)
-    return instance.run_partition(store.database, job, partition)
+    return runs.run_partition(store.database, job, partition)
 
 
 @pytest.fixture
