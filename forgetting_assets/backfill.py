@@ -27,7 +27,7 @@ from dagster._core.utils import make_new_backfill_id
 from forgetting_assets import jobs, partitions, runs
 from forgetting_assets.assets.archival_sweep import archival_sweep
 from forgetting_assets.partition import of_day
-from forgetting_assets.store import tenants
+from forgetting_assets.store import failures, tenants
 from resources.database import Database
 from resources.errors import PartitionError
 from resources.flag import Flag
@@ -61,6 +61,18 @@ class Selection:
             for n in days
             for slug in self.slugs
         ]
+
+
+def failed_keys(database: Database, selection: Selection) -> set[str]:
+    """The partitions of which a step failed, in whatever run, and has not succeeded since.
+
+    Of a run over many tenants Dagster's own record does not say it.
+    """
+    return {
+        partitions.key(day, slug)
+        for slug in selection.slugs
+        for day in failures.failed_days(database, tenants.find(database, slug).user_id)
+    }
 
 
 def select(

@@ -96,7 +96,7 @@ DEMO_ENVIRONMENT = {
 @app.command()
 def dev(
     host: Annotated[str, typer.Option(help="The UI has no login: keep it local.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The UI's port.")] = 3000,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The UI's port.")] = 3000,
     demo: Annotated[bool, typer.Option("--demo", help="Flags on, scripted judge.")] = False,
 ) -> None:
     """Start the Dagster UI, and the embedded server where DATABASE_URL is not set.

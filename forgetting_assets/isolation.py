@@ -17,7 +17,7 @@ from forgetting_assets.partition import Partition
 from forgetting_assets.store import failures
 from resources.clock import Clock
 from resources.database import Database
-from resources.errors import ConfigurationError, FloorMissing, ForgettingError
+from resources.errors import ConfigurationError, FloorMissing, ForgettingError, StepBroken
 
 Context = dg.AssetExecutionContext | dg.AssetCheckExecutionContext
 T = TypeVar("T")
@@ -57,35 +57,56 @@ def each(
     clock: Clock,
     work: Callable[[Partition], T],
 ) -> Iterator[tuple[Partition, T]]:
-    """Do a step's work on each partition of the run; yields those on which it was done."""
-    step = context.op_def.name
+    """Do a step's work on each partition of the run; yields those on which it was done.
+
+    In a run of one partition it raises our errors as they are, and StepBroken for any other.
+    """
+    step, run_id = context.op_def.name, context.run.run_id
     graph = context.job_def.asset_layer.asset_graph
     ancestors = sorted(key.to_user_string() for key in graph.get_ancestor_asset_keys(asset))
+    runs = lineage(context)
     for partition in partitions.selected(context, database, clock):
-        barrier = failures.begin(
+        found = failures.before(
             database,
             partition,
             step,
             asset=asset.to_user_string(),
             ancestors=ancestors,
-            run_id=context.run.run_id,
+            run_ids=runs,
         )
-        if barrier:
-            context.log.warning(f"{partition.tenant.slug}: {barrier} failed, so {step} is skipped.")
+        if found.barrier:
+            context.log.warning(
+                f"{partition.tenant.slug}: {found.barrier} failed, so {step} is skipped."
+            )
             continue
         try:
             done = work(partition)
         except Exception as error:
             reason = failures.reason_of(error)
+            # A foreign error's own words may quote a memory, and Dagster would keep them.
+            ours = error if isinstance(error, ForgettingError) else StepBroken(f"{step}: {reason}")
             try:
                 fail(context, asset, database, clock, partition, reason)
             except ForgettingError:
-                raise error from None  # the database is away: this is about every tenant
+                raise ours from None  # the database is away: this is about every tenant
             if not partitions.is_ranged(context.run) or about_every_tenant(error):
-                raise
+                raise ours from None
             context.log.error(f"{partition.tenant.slug} failed in {step}: {reason}")
         else:
+            if found.had_failed:
+                failures.clear(database, partition, step, run_id)
             yield partition, done
+
+
+def lineage(context: Context) -> list[str]:
+    """The run and those that it was executed again from, up to the first."""
+    runs = [context.run.run_id]
+    parent = context.run.parent_run_id
+    while parent and parent not in runs:
+        runs.append(parent)
+        run = context.instance.get_run_by_id(parent)
+        parent = run.parent_run_id if run else None
+    return runs
 
 
 def fail(

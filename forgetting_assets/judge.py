@@ -236,6 +236,7 @@ class _Judging:
         self._say_progress()
 
     def _leave_the_rest(self, reason: ForgettingError) -> None:
+        by_itself = not self.calls.stop.is_set()  # else it was told to stop, which says nothing
         if self.done.stopped is None:
             self.done.stopped = str(reason)
             if isinstance(reason, GatewayUnavailable):
@@ -243,7 +244,8 @@ class _Judging:
                     " It was tried again as long as FORGETTING_RETRY_SECONDS allows; the rest "
                     "waits for the next run."
                 )
-                self.means.standing.away = self.done.stopped
+                if by_itself:
+                    self.means.standing.away = self.done.stopped
         self.calls.stop.set()
 
     def _read(self, batch: Batch, decision: Decision) -> None:

@@ -351,6 +351,8 @@ def write(made: CollectorRegistry, path: Path) -> None:
     """
     from prometheus_client import write_to_textfile
 
+    if path.exists() and not path.is_file():
+        raise ConfigurationError(f"{path} is no ordinary file: name another one.")
     try:
         write_to_textfile(str(path), made)
     except OSError as error:

@@ -26,6 +26,11 @@ class Tenant:
     tracked_since: datetime | None
     retired_at: datetime | None
 
+    @property
+    def is_served(self) -> bool:
+        """Whether the pass does anything for it."""
+        return self.retired_at is None and (self.judgment_enabled or self.archival_enabled)
+
 
 @dataclass(frozen=True)
 class Partition:

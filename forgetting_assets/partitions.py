@@ -63,12 +63,14 @@ def selected(
     context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext,
     database: Database,
     clock: Clock,
+    *,
+    everybody: bool = False,
 ) -> Iterator[Partition]:
     """The run's partitions; those of retired tenants are skipped with a line in the log.
 
     A range also passes over those who agreed to nothing, or whom nobody knows any more: they lie in
-    it because of their neighbours. Raises UnknownTenant, and PartitionError for a day that has not
-    ended and for a range made by hand.
+    it because of their neighbours. ``everybody`` passes over nobody who is known. Raises
+    UnknownTenant, and PartitionError for a day that has not ended and for a range made by hand.
     """
     ranged = is_ranged(context.run)
     for each in context.partition_keys:
@@ -79,7 +81,7 @@ def selected(
             if not ranged:
                 raise
             continue
-        if tenant.retired_at is not None:
+        if tenant.retired_at is not None and not everybody:
             context.log.info(f"{tenant.slug} is retired: skipped.")
-        elif not ranged or tenant.judgment_enabled or tenant.archival_enabled:
+        elif everybody or not ranged or tenant.is_served:
             yield of_day(date.fromisoformat(dimensions["date"]), tenant, clock.now())

@@ -10,7 +10,8 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -123,6 +124,8 @@ def export(database: Database, slug: str, path: Path, *, force: bool = False) ->
 def _require_absent(path: Path, force: bool) -> None:
     if path.is_dir():
         raise ExportRefused(f"{path} is a folder: name a file in it.")
+    if path.exists() and not path.is_file():
+        raise ExportRefused(f"{path} is no ordinary file: name another one.")
     if path.exists() and not force:
         raise ExportRefused(f"{path} is there already: name another file, or add --force.")
 
@@ -161,7 +164,7 @@ def restore(admin: sa.URL | None, path: Path) -> Restored:
             tx = bind(connection, UUID(header.user_id))
             try:
                 with sentences():
-                    _load(connection, path, file)
+                    _load(connection, path, file, header)
             except StoreRefused as refused:
                 raise RestoreRefused(f"Nothing of {path} was restored. {refused}") from None
             _require_same(connection, path, header)
@@ -216,8 +219,13 @@ def _require_room(connection: sa.Connection, path: Path, header: Header) -> None
         )
 
 
-def _load(connection: sa.Connection, path: Path, file: BinaryIO) -> None:
-    """Insert every line in the file's order, many at once."""
+def _load(connection: sa.Connection, path: Path, file: BinaryIO, header: Header) -> None:
+    """Insert every line in the file's order, many at once.
+
+    Raises RestoreRefused for another number of lines than the header counts: with as many rows of
+    the tenant there afterwards, none can be somebody else's.
+    """
+    lines_of: Counter[str] = Counter()
     tables = {each.name: each for each in tenant_rows.tables(connection)}
     table: str | None = None
     lines: list[str] = []
@@ -228,10 +236,22 @@ def _load(connection: sa.Connection, path: Path, file: BinaryIO) -> None:
             tenant_rows.add(connection, tables[str(table)], lines)
             lines, size = [], 0
         table = name
+        lines_of[name] += 1
         lines.append(line)
         size += len(raw)
     if lines:
         tenant_rows.add(connection, tables[str(table)], lines)
+    if wrong := sorted(
+        n for n in {*lines_of, *header.rows} if lines_of[n] != header.rows.get(n, 0)
+    ):
+        raise RestoreRefused(_counts_differ(path, wrong))
+
+
+def _counts_differ(path: Path, tables: Sequence[str]) -> str:
+    return (
+        f"{path} does not have the rows that its first line counts, in {', '.join(tables)}: it is "
+        "damaged, incomplete or not of one tenant. Nothing was restored."
+    )
 
 
 def _line(
@@ -264,10 +284,7 @@ def _require_same(connection: sa.Connection, path: Path, header: Header) -> None
     slug = connection.execute(QUERIES["read_slug"], {"user_id": user_id}).scalar_one_or_none()
     names = sorted({*found, *header.rows})
     if wrong := [name for name in names if found.get(name) != header.rows.get(name)]:
-        raise RestoreRefused(
-            f"{path} does not have the rows that its first line counts, in {', '.join(wrong)}: it "
-            "is damaged, incomplete or not of one tenant. Nothing was restored."
-        )
+        raise RestoreRefused(_counts_differ(path, wrong))
     if slug != header.slug:
         raise RestoreRefused(f"{path} holds another tenant than its first line says.")
 

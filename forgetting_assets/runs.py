@@ -88,7 +88,7 @@ def killed(
     database: Database,
     instance: dg.DagsterInstance,
     *,
-    tags: Mapping[str, str] | None = None,
+    tags: Mapping[str, str | list[str]] | None = None,
     since: datetime | None = None,
 ) -> list[dg.DagsterRun]:
     """The runs of the pass under way whose process shows no life, on whatever machine.

@@ -59,5 +59,6 @@ def requests(run_date: date, slugs: Sequence[str], per_run: int) -> Iterator[dg.
             yield dg.RunRequest(run_key=key, partition_key=key)
         else:
             yield dg.RunRequest(
-                run_key=f"{key}...{chosen[-1]}", tags=partitions.range_tags(run_date, chosen)
+                run_key=f"{key}...{partitions.key(run_date, chosen[-1])}",
+                tags=partitions.range_tags(run_date, chosen),
             )

@@ -35,6 +35,7 @@
     ├── InvariantViolated
     │   └── BlastRadiusExceeded
     ├── TenantsFailed
+    ├── StepBroken
     ├── EvidenceRefused
     ├── EvalRefused
     └── ReviewRefused
@@ -217,6 +218,10 @@ class BlastRadiusExceeded(InvariantViolated):
 
 class TenantsFailed(ForgettingError):
     """Some tenants of a run over many failed; the others finished."""
+
+
+class StepBroken(ForgettingError):
+    """A step broke on an error that is not ours: this is a bug."""
 
 
 class EvidenceRefused(ForgettingError):

@@ -42,10 +42,13 @@ def every_tenant_finished() -> dg.AssetChecksDefinition:
         A run that is executed again from its failure is held to what the first one left.
         """
         run = context.run
-        runs = [each for each in (run.run_id, run.parent_run_id, run.root_run_id) if each]
+        runs = isolation.lineage(context)
         looked: list[tuple[Partition, list[Failure]]] = []
-        for partition in partitions.selected(context, database, clock):
+        # Everybody: who failed and then opted out, or was retired, was still left behind.
+        for partition in partitions.selected(context, database, clock, everybody=True):
             found = failures.of_runs(database, partition, runs)
+            if not (found or partition.tenant.is_served):
+                continue
             had_failed = invariant.record(
                 database,
                 partition,

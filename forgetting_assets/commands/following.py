@@ -13,7 +13,15 @@ import dagster as dg
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from forgetting_assets.backfill import Backfills, Following, Selection, State, select
+from forgetting_assets.backfill import (
+    BACKFILL_TAG,
+    Backfills,
+    Following,
+    Selection,
+    State,
+    failed_keys,
+    select,
+)
 from forgetting_assets.commands.console import (
     console,
     locate_with_dagster,
@@ -67,7 +75,7 @@ def run_backfill(
         with Executor(database, instance, clock, _log()) as executor:
             if sentence := executor.settle(stopping):
                 say(sentence)
-            following = _request(backfills, selection, clock, every=every)
+            following = _request(database, backfills, selection, clock, every=every)
             if following is None:
                 return
             with _progress(following, clock) as show:
@@ -75,15 +83,20 @@ def run_backfill(
             own = executor.is_own
         if stopping.is_set():
             raise ForgettingError(_interrupted(following, again, own=own))
-        _report(backfills, selection, following, again)
+        _report(database, backfills, selection, following, again)
 
 
 def _request(
-    backfills: Backfills, selection: Selection, clock: Clock, *, every: bool
+    database: Database,
+    backfills: Backfills,
+    selection: Selection,
+    clock: Clock,
+    *,
+    every: bool,
 ) -> Following | None:
     """Request what nobody else will materialize; None when there is nothing to do."""
     keys = selection.keys
-    done = set() if every else backfills.done(keys)
+    done = set() if every else backfills.done(keys) - failed_keys(database, selection)
     missing = [key for key in keys if key not in done]
     if not missing:
         say(f"Nothing to do: all {len(keys)} partitions are materialized. --all runs them again.")
@@ -121,7 +134,9 @@ def _follow(
     while not stopping.is_set():
         if sentence := executor.ensure():
             say(sentence)
-        end_killed(database, instance, since=clock.now() - SILENT)
+        # Of these backfills alone: other runs, on other machines, may take longer to begin.
+        followed = {BACKFILL_TAG: following.backfill_ids}
+        end_killed(database, instance, tags=followed, since=clock.now() - SILENT)
         # In this order: what ended before the look is seen by it.
         ended = following.ended(instance)
         following.look(instance, clock.now())
@@ -172,9 +187,15 @@ def _line(following: Following) -> str:
     )
 
 
-def _report(backfills: Backfills, selection: Selection, following: Following, again: str) -> None:
+def _report(
+    database: Database,
+    backfills: Backfills,
+    selection: Selection,
+    following: Following,
+    again: str,
+) -> None:
     """Print what became of each tenant's partitions. Raises when some are not done."""
-    done = backfills.done(selection.keys)
+    done = backfills.done(selection.keys) - failed_keys(database, selection)
     states = {
         key: State.DONE if key in done else _not_done(following, key) for key in selection.keys
     }

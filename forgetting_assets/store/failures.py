@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
+from pathlib import Path
+from uuid import UUID
 
 import sql
 from forgetting_assets.partition import Partition
@@ -26,12 +29,16 @@ class Failure:
 
 
 def reason_of(error: Exception) -> str:
-    """Our own sentence; of a foreign error, which may quote a row, the class alone."""
-    return str(error) if isinstance(error, ForgettingError) else f"{type(error).__name__}."
+    """Our own sentence; of a foreign error, which may quote a row, its class and its place."""
+    if isinstance(error, ForgettingError):
+        return str(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}{where}."
 
 
 def record(database: Database, partition: Partition, failure: Failure) -> None:
-    """Keep a failure, in place of an earlier one of the same step."""
+    """Keep the failure of a step in a run."""
     with database.tenant(partition.user_id) as tx:
         tx.run(
             QUERIES["write_failure"],
@@ -44,30 +51,50 @@ def record(database: Database, partition: Partition, failure: Failure) -> None:
         )
 
 
-def begin(
+@dataclass(frozen=True)
+class Before:
+    """What stands before a step starts for a partition.
+
+    ``barrier``: the step whose failure leaves it nothing to build on, or None. ``had_failed``: the
+    step itself failed and has not succeeded since.
+    """
+
+    barrier: str | None
+    had_failed: bool
+
+
+def before(
     database: Database,
     partition: Partition,
     step: str,
     *,
     asset: str,
     ancestors: Sequence[str],
-    run_id: str,
-) -> str | None:
-    """Forget an earlier failure of a step that starts for a partition.
-
-    Returns the step of this run whose failure leaves this one nothing to build on, or None: one of
-    an asset upstream, or for a check the asset itself.
-    """
+    run_ids: Sequence[str],
+) -> Before:
+    """Look at the failures of these runs upstream of a step, and at its own."""
     with database.tenant(partition.user_id) as tx:
-        tx.run(QUERIES["clear_failure"], run_date=partition.run_date, step=step)
-        row = tx.first(
-            QUERIES["find_failure_upstream"],
+        row = tx.one(
+            QUERIES["look_before"],
             run_date=partition.run_date,
-            run_id=run_id,
+            run_ids=list(run_ids),
+            step=step,
             asset=asset,
             upstream=list(ancestors),
         )
-    return row.step if row else None
+    return Before(row.barrier, row.had_failed)
+
+
+def clear(database: Database, partition: Partition, step: str, run_id: str) -> None:
+    """Forget the failures of a step that succeeded in a run, unless it failed in that very run."""
+    with database.tenant(partition.user_id) as tx:
+        tx.run(QUERIES["clear_failure"], run_date=partition.run_date, step=step, run_id=run_id)
+
+
+def failed_days(database: Database, user_id: UUID) -> list[date]:
+    """The days of a tenant of which a step failed and has not succeeded since."""
+    with database.tenant(user_id) as tx:
+        return [row.run_date for row in tx.rows(QUERIES["list_failed_days"])]
 
 
 def of_runs(database: Database, partition: Partition, run_ids: Sequence[str]) -> list[Failure]:

@@ -97,12 +97,13 @@ def kept(
         yield
     except InvariantViolated as violated:
         found = [Violation(id_, reason) for id_, reason in violated.found]
-        radius_passed = isinstance(violated, BlastRadiusExceeded)
+        of_radius = isinstance(violated, BlastRadiusExceeded)
         record(
             database,
             partition,
-            asset,
-            BLAST_RADIUS if radius_passed else ZERO_EPISODIC_COLLAPSE,
+            # Beside the check of the same name, whose next pass replaces it.
+            "judged_verdicts" if of_radius else asset,
+            BLAST_RADIUS if of_radius else ZERO_EPISODIC_COLLAPSE,
             found or [Violation(asset, str(violated))],
             run_id=run_id,
             checked_at=now,

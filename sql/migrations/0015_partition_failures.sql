@@ -9,7 +9,7 @@ CREATE TABLE forgetting.partition_failures (
     reason text NOT NULL,
     run_id text NOT NULL,
     failed_at timestamptz NOT NULL,
-    PRIMARY KEY (user_id, run_date, step)
+    PRIMARY KEY (user_id, run_date, step, run_id)
 );
 
 DO $$
@@ -33,7 +33,7 @@ $$;
 GRANT SELECT, INSERT, UPDATE, DELETE ON forgetting.partition_failures TO forgetting_runtime;
 
 COMMENT ON TABLE forgetting.partition_failures IS
-'The last failure of each step of a partition that has not succeeded since.';
+'A step of a partition that failed in a run and has not succeeded since, in any run.';
 COMMENT ON COLUMN forgetting.partition_failures.run_date IS 'The UTC day of the partition.';
 COMMENT ON COLUMN forgetting.partition_failures.user_id IS 'The tenant the row belongs to (users.id).';
 COMMENT ON COLUMN forgetting.partition_failures.step IS

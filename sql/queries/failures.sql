@@ -1,30 +1,45 @@
--- What failed of a partition. A row stands until its step succeeds for the partition.
+-- What failed of a partition. A row stands until its step succeeds for the partition, in any run.
 
 -- name: write_failure
--- A step's failure, in place of an earlier one.
+-- A step's failure in a run.
 INSERT INTO forgetting.partition_failures (user_id, run_date, step, asset, reason, run_id, failed_at)
 VALUES (:user_id, :run_date, :step, :asset, :reason, :run_id, :failed_at)
-ON CONFLICT (user_id, run_date, step) DO UPDATE SET
+ON CONFLICT (user_id, run_date, step, run_id) DO UPDATE SET
     asset = excluded.asset,
     reason = excluded.reason,
-    run_id = excluded.run_id,
     failed_at = excluded.failed_at;
 
--- name: clear_failure
--- The step starts again.
-DELETE FROM forgetting.partition_failures AS f
-WHERE f.user_id = :user_id AND f.run_date = :run_date AND f.step = :step;
+-- name: look_before
+-- Before a step starts: the step of these runs whose failure leaves it nothing to build on, if there is
+-- one (of an asset upstream, or for a check the asset itself), and whether the step itself stands failed.
+SELECT
+    (
+        SELECT f.step
+        FROM forgetting.partition_failures AS f
+        WHERE
+            f.user_id = :user_id AND f.run_date = :run_date AND f.run_id = ANY(:run_ids)
+            AND (f.asset = ANY(:upstream) OR f.step = :asset) AND f.step <> :step
+        ORDER BY f.failed_at, f.step
+        LIMIT 1
+    ) AS barrier,
+    (
+        SELECT count(*) > 0
+        FROM forgetting.partition_failures AS f
+        WHERE f.user_id = :user_id AND f.run_date = :run_date AND f.step = :step
+    ) AS had_failed;
 
--- name: find_failure_upstream
--- The step that leaves nothing to build on for an asset of this run, if one failed: one of an asset
--- upstream of it, or the asset itself.
-SELECT f.step
-FROM forgetting.partition_failures AS f
+-- name: clear_failure
+-- The step succeeded in a run, unless that very run wrote down its failure.
+DELETE FROM forgetting.partition_failures AS f
 WHERE
-    f.user_id = :user_id AND f.run_date = :run_date AND f.run_id = :run_id
-    AND (f.asset = ANY(:upstream) OR f.step = :asset)
-ORDER BY f.failed_at, f.step
-LIMIT 1;
+    f.user_id = :user_id AND f.run_date = :run_date AND f.step = :step
+    AND NOT EXISTS (
+        SELECT 1
+        FROM forgetting.partition_failures AS own
+        WHERE
+            own.user_id = :user_id AND own.run_date = :run_date AND own.step = :step
+            AND own.run_id = :run_id
+    );
 
 -- name: list_failures
 -- What failed of the partition in any of these runs, the first first.
@@ -37,3 +52,10 @@ SELECT
 FROM forgetting.partition_failures AS f
 WHERE f.user_id = :user_id AND f.run_date = :run_date AND f.run_id = ANY(:run_ids)
 ORDER BY f.failed_at, f.step;
+
+-- name: list_failed_days
+-- The days of the tenant of which a step stands failed.
+SELECT DISTINCT f.run_date
+FROM forgetting.partition_failures AS f
+WHERE f.user_id = :user_id
+ORDER BY f.run_date;

@@ -40,9 +40,14 @@ FROM (
 CROSS JOIN (
     SELECT
         count(*) AS steps,
-        max(f.run_date) AS newest_day
-    FROM forgetting.partition_failures AS f
-    WHERE f.user_id = :user_id
+        max(s.run_date) AS newest_day
+    FROM (
+        SELECT DISTINCT
+            f.run_date,
+            f.step
+        FROM forgetting.partition_failures AS f
+        WHERE f.user_id = :user_id
+    ) AS s
 ) AS failed
 LEFT JOIN LATERAL (
     SELECT m.*

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from forgetting_assets import partitions
 from forgetting_assets.runs import QUIET, reason
 from forgetting_assets.schedules import nightly, requests
 from forgetting_assets.store import tenants
+from forgetting_assets.store.failures import failed_days
 from resources.errors import GatewayRefused, GatewayUnavailable
 from tests.graph import ASSETS, MARKER, Graph, evaluations, failures, furnish, steps
 from tests.support import DAY, TODAY, Store, TestJudge, make_policy, say
@@ -258,9 +261,70 @@ def test_a_foreign_error_is_kept_by_its_class_and_quotes_nothing(
     graph.judge = TestJudge.that(say("archive"))
     result = graph.run_range(SLUGS)
     (row,) = store.rows("SELECT step, reason FROM forgetting.partition_failures")
-    assert row == {"step": "stale_candidates", "reason": "KeyError."}
-    events = "".join(str(entry) for entry in graph.instance.all_logs(result.run_id))
-    assert MARKER not in events
+    assert row["step"] == "stale_candidates"
+    assert re.fullmatch(r"KeyError at test_tenants_per_run\.py:\d+\.", row["reason"])
+    alone = graph.run("acme")
+    assert not alone.success
+    assert str(reason(alone.all_events)).startswith("stale_candidates: KeyError at")
+    for run in (result, alone):
+        events = "".join(str(entry) for entry in graph.instance.all_logs(run.run_id))
+        assert MARKER not in events
+
+
+def test_another_run_of_the_failed_partition_meanwhile_hides_nothing(
+    graph: Graph, store: Store
+) -> None:
+    """The operator runs the tenant again while the range still goes, and it fails again."""
+    ids = furnish_all(store)
+    refused(store, ids["globex"])
+
+    def again(call: int) -> None:
+        if call == 1:
+            assert not Graph(store, graph.instance).run("globex").success
+
+    graph.judge = TestJudge.that(say("archive"), before=again)
+    result = graph.run_range(SLUGS)
+    assert not result.success
+    assert "globex" in str(reason(result.all_events))
+    rows = store.rows("SELECT run_id FROM forgetting.partition_failures")
+    assert len(rows) == 2, "each run wrote down its own"
+    for table in ("stale_candidates", "judged_verdicts"):
+        found = store.rows(f"SELECT DISTINCT user_id FROM forgetting.{table}")
+        assert ids["globex"] not in {each["user_id"] for each in found}, table
+
+
+def test_who_failed_and_opted_out_meanwhile_is_still_named(graph: Graph, store: Store) -> None:
+    ids = furnish_all(store)
+    refused(store, ids["globex"])
+
+    def leave(call: int) -> None:
+        tenants.consent(store.database, "globex", judgment=False, archival=False)
+
+    graph.judge = TestJudge.that(say("archive"), before=leave)
+    result = graph.run_range(SLUGS)
+    assert not result.success
+    assert "globex" in str(reason(result.all_events))
+
+
+def test_a_failure_stands_until_its_step_has_succeeded(
+    graph: Graph, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not until it starts: a run that is killed in it has mended nothing."""
+    from forgetting_assets.store import pairs
+
+    ids = furnish_all(store)
+    refused(store, ids["globex"])
+    assert not graph.run("globex").success
+
+    def killed(*_given: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pairs, "select", killed)
+        with contextlib.suppress(BaseException):
+            graph.run("globex")
+    assert len(store.rows("SELECT 1 FROM forgetting.partition_failures")) == 1
+    assert [str(day) for day in failed_days(store.database, ids["globex"])] == [str(DAY)]
 
 
 def test_who_lies_in_a_range_and_agreed_to_nothing_or_is_gone_is_passed_over(

@@ -185,14 +185,7 @@ def test_a_step_that_failed_is_told_of_until_it_succeeds(
         assert said.startswith("acme: 1 step failed and has not succeeded, last on")
     (body,) = posted(webhook)
     assert body["begun"][0]["figures"] == {"failed_steps": 1, "newest_day": str(DAY)}
-    failures.begin(
-        store.database,
-        partition,
-        "archival_sweep",
-        asset="archival_sweep",
-        ancestors=[],
-        run_id="another",
-    )
+    failures.clear(store.database, partition, "archival_sweep", "another")
     assert watch.tick("alert_failed_partition") == "Nothing to report."
 
 

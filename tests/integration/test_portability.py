@@ -8,6 +8,7 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -188,10 +189,17 @@ def twice(lines: list[Any]) -> None:
     lines.append({"table": "public.llm_usage", "row": {**of("public.llm_usage", lines)[0]}})
 
 
+def other_call(lines: list[Any]) -> None:
+    call = dict(of("public.llm_usage", lines)[0], id=str(uuid4()), user_id="OTHER")
+    place = max(n for n, line in enumerate(lines) if line.get("table") == "public.llm_usage")
+    lines.insert(place + 1, {"table": "public.llm_usage", "row": call})
+
+
 DAMAGE: dict[str, tuple[Change, str]] = {
     "a row is missing": (without_last, "does not have the rows that its first line counts"),
     "a row is there twice": (twice, "llm_usage_pkey"),
     "a row is another tenant's": (another_users, "does not have the rows"),
+    "a call of another tenant is added": (other_call, "does not have the rows"),
     "a line is no row": (lambda lines: lines.insert(3, {"row": {}}), "Line 4 of .* is not a table"),
     "a line is of no table": (
         lambda lines: lines.append({"table": "forgetting.token_rate", "row": {}}),
