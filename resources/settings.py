@@ -37,7 +37,9 @@ class Settings(BaseSettings):
         None, description="the runtime role's PostgreSQL URL; without it an embedded server runs"
     )
     database_admin_url: SecretStr | None = Field(
-        None, description="the owner's URL, for `forgetting migrate` and `forgetting demo` alone"
+        None,
+        description="the owner's URL, for `migrate`, `demo`, and `tenants` restore, erase, grant, "
+        "revoke",
     )
     dagster_database_url: SecretStr | None = Field(
         None, description="Dagster's run storage; without it `<database>_dagster`, same server"
