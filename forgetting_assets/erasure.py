@@ -31,6 +31,7 @@ from dagster._core.storage.tags import (
     ASSET_PARTITION_RANGE_START_TAG,
 )
 
+import sql
 from forgetting_assets import partitions
 from forgetting_assets.partition import Tenant
 from forgetting_assets.store import owner, tenant_rows
@@ -43,6 +44,8 @@ ERASED = "(erased)"
 """What stands where the slug of an erased tenant stood. No slug can be this."""
 AT_ONCE = 500
 """Runs that one statement looks at."""
+
+QUERIES = sql.load("tenant_rows")
 
 EVENTS = events.SqlEventLogStorageTable
 EVENT_TAGS = events.AssetEventTagsTable
@@ -123,12 +126,15 @@ def erase_runs(instance: dg.DagsterInstance, slug: str) -> int:
             _rewrite_shared_events(connection, list(_ranged_runs(instance)), slug)
         _mend_assets(instance, log, slug)
         _rewrite(log.index_connection, events.SqlEventLogStorageMetadata, slug)
+        _renew_statistics(log.index_connection, events.SqlEventLogStorageMetadata)
     if isinstance(instance.run_storage, SqlRunStorage):
         _rewrite(instance.run_storage.connect, runs.RunStorageSqlMetadata, slug)
+        _renew_statistics(instance.run_storage.connect, runs.RunStorageSqlMetadata)
     ticks = instance.schedule_storage
     if isinstance(ticks, SqlScheduleStorage):
         _rewrite(ticks.connect, schedules.ScheduleStorageSqlMetadata, slug)
         _rewrite_ticks(ticks.connect, slug)
+        _renew_statistics(ticks.connect, schedules.ScheduleStorageSqlMetadata)
     return gone
 
 
@@ -220,10 +226,18 @@ def _rewrite(connect: Connect, metadata: sa.MetaData, slug: str) -> None:
         for table in metadata.tables.values():
             if table.name in present and table.name != EVENTS.name:
                 _rewrite_rows(connection, table, slug, sa.true())
-        if connection.dialect.name == "postgresql":
-            for name in metadata.tables.keys() & present:
-                # What the planner keeps of columns are values of rows.
-                connection.execute(sa.text(f"ANALYZE {name}"))
+
+
+def _renew_statistics(connect: Connect, metadata: sa.MetaData) -> None:
+    """Let the planner forget the values of rows that are gone, in a table that is empty now too."""
+    with connect() as connection:
+        if connection.dialect.name != "postgresql":
+            return
+        clears = connection.execute(QUERIES["can_clear_statistics"]).scalar_one()
+        for name in metadata.tables.keys() & set(sa.inspect(connection).get_table_names()):
+            if clears:
+                connection.execute(QUERIES["clear_statistics"], {"table_name": name})
+            connection.execute(sa.text(f"ANALYZE {name}"))
 
 
 def _rewrite_rows(

@@ -234,3 +234,17 @@ WHERE
         OR (m.memory_type = 'blocker' AND p.action IN ('archive', 'supersede'))
     )
 ORDER BY place, memory_id;
+
+-- name: can_clear_statistics
+-- Whether this server has a function for it: PostgreSQL 18 and newer.
+SELECT to_regproc('pg_clear_attribute_stats') IS NOT NULL AS can;
+
+-- name: clear_statistics
+-- Forget what the planner keeps of a table's columns, which are values of rows. ANALYZE alone leaves those
+-- of a table that is empty now.
+SELECT
+    pg_clear_attribute_stats(
+        CAST(s.schemaname AS text), CAST(s.tablename AS text), CAST(s.attname AS text), s.inherited
+    )
+FROM pg_stats AS s
+WHERE s.schemaname = current_schema() AND s.tablename = :table_name;
