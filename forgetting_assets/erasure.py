@@ -34,11 +34,11 @@ from dagster._core.storage.tags import (
 import sql
 from forgetting_assets import partitions
 from forgetting_assets.partition import Tenant
+from forgetting_assets.runs import TENANT_TAG
 from forgetting_assets.store import owner, tenant_rows
 from resources.database import bind
 from resources.errors import TenantUnderWay
 
-TENANT_TAG = "dagster/partition/tenant"
 DYNAMIC = partitions.tenants.name or ""
 ERASED = "(erased)"
 """What stands where the slug of an erased tenant stood. No slug can be this."""

@@ -31,9 +31,9 @@ def materialize(
 ) -> Iterator[dg.MaterializeResult[None]]:
     """Do an asset's work on each partition of the run, and report what it said of each.
 
-    ``work`` returns the metadata of one partition: ids, types and figures. Nothing is yielded when
-    every tenant is retired, so what follows is skipped. Raises what ``work`` raises in a run of one
-    partition, and PartitionError for a run over several that the schedule did not ask for.
+    ``work`` returns the metadata of one partition: ids, types and figures. In a run of one whose
+    tenant is retired nothing is yielded, so what follows is skipped. Raises what ``work`` raises in
+    a run of one, and PartitionError for a run over several that the schedule did not ask for.
     """
     done = each(context, context.asset_key, database, clock, work)
     if not partitions.is_ranged(context.run):

@@ -40,6 +40,6 @@ COMMENT ON COLUMN forgetting.partition_failures.step IS
 'The Dagster step that failed: an asset, or a blocking check of one.';
 COMMENT ON COLUMN forgetting.partition_failures.asset IS 'The asset of that step.';
 COMMENT ON COLUMN forgetting.partition_failures.reason IS
-'Why, in a sentence that names ids and figures and no text; of a foreign error its class alone.';
+'Why, in a sentence that names ids and figures and no text; of a foreign error its class and place.';
 COMMENT ON COLUMN forgetting.partition_failures.run_id IS 'The Dagster run it failed in.';
 COMMENT ON COLUMN forgetting.partition_failures.failed_at IS 'When it failed, UTC.';

@@ -24,6 +24,7 @@ from resources.addresses import Addresses
 from resources.database import Database, engine
 from resources.settings import PROJECT
 from tests.acceptance.test_cli import Cli, Inside, cli, inside  # noqa: F401 - fixtures
+from tests.graph import ASSETS
 from tests.support import DAY, Store
 
 HANG = 600
@@ -32,14 +33,6 @@ TENANTS = ("acme", "globex", "initech")
 DAYS = [DAY - timedelta(days=n) for n in reversed(range(10))]
 ALL = ("--from", DAYS[0].isoformat(), "--to", DAYS[-1].isoformat())
 FAILING = (DAYS[2], DAYS[7])
-ASSETS = {
-    "conflict_pairs",
-    "stale_candidates",
-    "judged_verdicts",
-    "retention_proposals",
-    "archival_sweep",
-    "memory_health",
-}
 ON = {
     "FORGETTING_PASS_ENABLED": "true",
     "FORGETTING_ARCHIVE_ENABLED": "true",

@@ -20,20 +20,12 @@ import pytest
 from forgetting_assets.cli import DEMO_ENVIRONMENT
 from resources import migrations
 from resources.addresses import Addresses
+from tests.graph import ASSETS, MARKER
 from tests.support import DAY, Store
 
 FORGETTING = Path(sys.executable).with_name("forgetting")
 HANG = 300
 """Seconds after which a wait is given up; on a quiet machine the whole test takes about 60."""
-MARKER = "Ottoline keeps the violet ledger"
-ASSETS = (
-    "conflict_pairs",
-    "stale_candidates",
-    "judged_verdicts",
-    "retention_proposals",
-    "archival_sweep",
-    "memory_health",
-)
 OF_THE_EVAL = ("calibration_fixture", "judge_evaluation", "judge_thresholds", "judge_drift")
 TENANTS = ("acme", "globex")
 KEYS = [f"{DAY}|{slug}" for slug in TENANTS]
