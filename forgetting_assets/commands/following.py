@@ -82,6 +82,8 @@ def run_backfill(
                 _follow(database, following, executor, instance, clock, stopping, show)
             own = executor.is_own
         if stopping.is_set():
+            # Its own daemon took a moment to end, and runs ended in it.
+            following.look(instance, clock.now())
             raise ForgettingError(_interrupted(following, again, own=own))
         _report(database, backfills, selection, following, again)
 

@@ -246,8 +246,13 @@ def test_a_stopped_command_leaves_no_process_and_a_backfill_that_the_same_comman
     backfill: Backfill,
     store: Store,
     dagster: Dagster,
+    home: Path,
 ) -> None:
     populate(store)
+    # No run begins: what is asked for here is what becomes of the backfill.
+    config = yaml.safe_load((home / "dagster.yaml").read_text())
+    config["concurrency"]["runs"]["max_concurrent_runs"] = 0
+    (home / "dagster.yaml").write_text(yaml.safe_dump(config))
     day = ("--tenants", "acme,globex", "--from", DAYS[-1].isoformat(), "--to", DAYS[-1].isoformat())
     again = f"`forgetting backfill {' '.join(day)}`"
 
@@ -320,7 +325,7 @@ def test_two_commands_never_run_a_daemon_each_on_one_database(
     with database.daemon_of_ours() as ours:
         assert ours
         assert "Another forgetting command runs a Dagster daemon" in inside.sentence(
-            "dev", "--port", "0"
+            "dev", "--port", "61999"
         )
     with database.daemon_of_ours() as ours:
         assert ours, "the claim ends with the command"
